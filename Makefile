@@ -7,10 +7,10 @@ LIGHT  := $(VENV)/.light
 LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
-# make test K=expression: pytest -k. JOBS: processes for the tests that may run side by side; many wait, so one more
-# than the cores of CI.
+# make test K=expression: pytest -k. JOBS: processes for the tests that may run side by side; many wait, so twice
+# the cores of CI.
 K      ?=
-JOBS   ?= 3
+JOBS   ?= 4
 # make steady TIMES=rounds SUITE=test or test-all
 TIMES  ?= 10
 SUITE  ?= test

@@ -4,7 +4,8 @@
 
 - A test that runs on both databases runs on SQLite in `make test`, and on PostgreSQL in `make test-all`. What is in
   `ON_BOTH`, and a test that is marked `both`, runs on both in `make test`: the kernel, on which everything else stands,
-  and of each layer above it the core, in which a difference between the databases would show.
+  and of each layer above it the core, in which a difference between the databases would show. `ON_SQLITE` is what the
+  kernel does once in a release, or for plans of statements.
 - Of the cases of a test marked `sample(n)`, `make test` runs the first n, on PostgreSQL the first quarter of these, and
   at least one; they come in the order in which they are written. Tests in the folders of `SAMPLES` are treated as if
   they were marked so.
@@ -28,6 +29,12 @@ ON_BOTH = (
     "tests/agents/test_races.py",
     "tests/workers/test_wakeups.py",
 )
+ON_SQLITE = (
+    "tests/conformance/test_migrations.py",
+    "tests/conformance/test_migrations_beside_workers.py",
+    "tests/conformance/test_plans.py",
+    "tests/conformance/test_thin_tables.py",
+)
 SAMPLES = {
     "tests/agents/": 1,
     "tests/conformance/": 2,
@@ -45,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def leaves_postgres_to_test_all(item: pytest.Item, collected: set[str]) -> bool:
-    if item.nodeid.startswith(ON_BOTH) or item.get_closest_marker("both") is not None:
+    on_both = item.nodeid.startswith(ON_BOTH) and not item.nodeid.startswith(ON_SQLITE)
+    if on_both or item.get_closest_marker("both") is not None:
         return False
     return has_twin(item.nodeid, collected)
 

@@ -185,7 +185,7 @@ def run_steady(suite: str, times: int, jobs: int, options: Sequence[str]) -> boo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=["test", "test-all"])
-    parser.add_argument("--jobs", type=int, default=3, help="processes for tests that may run side by side")
+    parser.add_argument("--jobs", type=int, default=4, help="processes for tests that may run side by side")
     parser.add_argument("--steady", type=int, metavar="TIMES", help="many times, in random order, on a busy machine")
     parser.add_argument("-k", help="pytest's -k")
     given = parser.parse_args()

@@ -79,6 +79,7 @@ async def test_many_runs_are_accepted_or_none(hf: Holdfast, desk: Agent[str]) ->
     assert await hf.sessions.list() == []
 
 
+@pytest.mark.long
 async def test_many_runs_are_enqueued_in_their_order(hf: Holdfast, desk: Agent[str]) -> None:
     """Also when they are more than one transaction takes in."""
     runs = await desk.enqueue_many((str(n) for n in range(1_005)), key=lambda prompt: f"k{prompt}", priority=5)

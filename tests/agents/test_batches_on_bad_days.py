@@ -73,6 +73,7 @@ async def test_an_outage_longer_than_our_patience_fails_the_runs_with_the_reason
     assert model.submitted == []
 
 
+@pytest.mark.long
 async def test_a_closed_lane_is_waited_for_however_long(provided: Labs) -> None:
     hf = app()
     agent = hf.agent("writer", model=MODEL)
@@ -89,6 +90,7 @@ async def test_a_closed_lane_is_waited_for_however_long(provided: Labs) -> None:
         assert {run.state for run in runs} == {"completed"}
 
 
+@pytest.mark.long
 async def test_a_bad_request_stands_alone_however_many_halves_that_takes(provided: Labs) -> None:
     """The first of them all: each halving is of what was halved before."""
     hf = app()

@@ -91,6 +91,7 @@ async def test_contents_become_blocks(hf: Holdfast, tools: Tools) -> None:
     assert archive["text"] == "[note://b that cannot be shown: application/zip, 3 bytes]"
 
 
+@pytest.mark.long
 async def test_what_a_server_calls_an_error_is_told_and_not_tried_again(
     hf: Holdfast, tools: Tools, notes: Notes
 ) -> None:
@@ -112,6 +113,7 @@ async def test_long_answers_are_cut(make_app: MakeApp, notes: Notes) -> None:
     assert result["content"].startswith("x" * 100 + "\n[… 150 more")
 
 
+@pytest.mark.long
 async def test_a_server_that_was_killed_is_started_again(hf: Holdfast, tools: Tools, notes: Notes) -> None:
     assert [block["content"] for block in await told(hf, tools, call("notes_read", path="a"))] == ["note a of me"]
     notes.kill()
@@ -133,6 +135,7 @@ async def test_a_server_that_died_while_nobody_called_costs_no_call(hf: Holdfast
     assert result["content"] == "wrote 1 characters"
 
 
+@pytest.mark.long
 async def test_who_leaves_closes_only_what_was_opened_there(hf: Holdfast, tools: Tools, notes: Notes) -> None:
     """Another event loop, or a lab on the same one."""
     core = core_of(hf)
@@ -163,6 +166,7 @@ async def test_a_call_that_loses_its_connection_is_an_ordinary_failure(
     assert fine["content"] == "note a of me"
 
 
+@pytest.mark.long
 async def test_a_once_call_that_loses_its_connection_waits_for_a_person(hf: Holdfast, notes: Notes) -> None:
     tools = await hf.mcp("n", command=notes.command(), only=["die"], effect="once")
     agent = hf.agent("note taker", model=scripted(hf, call("n_die"), say("done")), tools=tools)

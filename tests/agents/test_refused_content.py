@@ -99,6 +99,7 @@ async def test_what_rode_along_with_a_refused_message_is_retired_with_it(labs: L
     assert sent(script.bodies[-1]) == ["And now?"]
 
 
+@pytest.mark.long
 async def test_a_text_that_is_too_long_spoils_its_run_and_not_the_session(provided: Labs) -> None:
     async with provider(Script(say("Hello."))) as running:
         hf = an_app(running.url)

@@ -128,6 +128,7 @@ async def test_many_families_take_few_transactions(store: Store) -> None:
     assert steps <= 4, "two hundred families at a time: their children, and then what is left of them"
 
 
+@pytest.mark.long
 async def test_several_cancellers_and_a_claimer_beside_each_other(store: Store) -> None:
     await fill(store, MANY)
     worker = await store.worker()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from holdfast.kernel import duties
 from holdfast.kernel.crowd import LOOKED, MOST_ROUTES, Look, LookNote, read_note, tell_look
 from holdfast.kernel.duties import CLEANUP, SCHEDULES, acquire
@@ -55,6 +57,7 @@ async def test_a_paused_queue_has_nothing_to_claim(store: Store) -> None:
     assert (await told_by(store)).routes == sorted((WORK, route_for("side", "work").id))
 
 
+@pytest.mark.long
 async def test_no_more_routes_are_told_than_a_note_should_carry(store: Store) -> None:
     for number in range(MOST_ROUTES):
         await store.enqueue(f"work {number}")

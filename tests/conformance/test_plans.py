@@ -158,6 +158,7 @@ def test_postgres_finds_jobs_by_index(server: psycopg.Connection[Any], analyzed:
     assert problems(postgres_plans(server, generic=False), ALSO_ON_POSTGRES) == ""
 
 
+@pytest.mark.long
 def test_postgres_finds_jobs_by_index_with_plans_made_while_nothing_was_to_be_done(
     server: psycopg.Connection[Any],
 ) -> None:

@@ -82,6 +82,7 @@ async def test_the_workers_of_a_pool(program: Path) -> None:
     await worker.ended()
 
 
+@pytest.mark.long
 def test_the_workers_of_a_command(program: Path) -> None:
     typed = [sys.executable, "-m", "holdfast", "worker", "shop:hf", "--processes", "2", f"--url={URL}"]
     with subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=program) as parent:

@@ -52,6 +52,7 @@ async def asked(place: Place) -> Asked:
     return Asked(place.url, run.id)
 
 
+@pytest.mark.long
 async def test_what_is_asked_is_listed_and_decided(asked: Asked, place: Place) -> None:
     heading, *lines = holdfast("runs", "inquiries", "--url", asked.url).lines
     assert heading.split() == ["ID", "KIND", "STATE", "BY", "RUN", "ABOUT", "ASKED", "DIGEST"]

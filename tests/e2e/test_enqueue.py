@@ -138,7 +138,6 @@ def test_a_job_that_failed_is_an_error(shop: Shop) -> None:
     assert 'raise LookupError("no such page")' in told["traceback"]
 
 
-@pytest.mark.both
 def test_an_agent_is_run(shop: Shop) -> None:
     words = ("run", "guide", "Oslo", "--key", "a", "--session", "ann")
     first = shop(*words, "--json").json

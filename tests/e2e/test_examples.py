@@ -199,6 +199,7 @@ async def test_web(tmp_path: Path) -> None:
             assert json.loads(await reader.body()) == {"state": "completed"}
 
 
+@pytest.mark.long
 async def test_ops(tmp_path: Path) -> None:
     async with _served("ops:app", tmp_path) as port:
         bob, ann = ({"name": "bob", "password": "blue-iris"}, {"name": "ann", "password": "red-tulip"})

@@ -123,6 +123,7 @@ def test_a_missing_key_is_told_once(serving: Path) -> None:
     assert said.err.count("ANTHROPIC_API_KEY") == 1, said.err
 
 
+@pytest.mark.long
 def test_a_password_in_the_url_is_not_shown(serving: Path) -> None:
     said = holdfast("worker", "serving:hf", "--url", "postgresql://ann:hunter2@127.0.0.1:1/x", cwd=serving)
     assert said.code == 4

@@ -57,6 +57,7 @@ def developing(folder: Path, *words: str) -> Iterator[Dev]:
         dev.end()
 
 
+@pytest.mark.long
 def test_what_is_printed_really_works(tmp_path: Path) -> None:
     said = holdfast("init", cwd=tmp_path)
     dev_command, *commands = [shlex.split(line)[1:] for line in said.lines if line.startswith("  holdfast ")]

@@ -134,6 +134,7 @@ async def _fill(url: str) -> None:
         assert holdfast(*words, "--url", url).code == 0, words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_every_list_fits_the_terminal(full: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -87,6 +87,7 @@ def test_tables_that_are_too_old(bare_postgres: str) -> None:
     assert "Run `holdfast migrate`" in line
 
 
+@pytest.mark.long
 def test_a_missing_extra(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['asyncpg'] = None\n"
@@ -98,6 +99,7 @@ def test_a_missing_extra(tmp_path: Path) -> None:
     assert line == f"a postgresql:// database needs an extra: {how_to_install('postgres')}."
 
 
+@pytest.mark.long
 def test_the_demo_refuses_to_show_pages_before_it_starts_anything(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['fastapi'] = None\n")
     said = cold_holdfast("demo", "--web", cwd=tmp_path, env=environment(PYTHONPATH=str(tmp_path)))

@@ -94,6 +94,7 @@ def commands(part: str) -> list[str]:
     return [line for text in typed for line in text.replace("\\\n", "").splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_new_user_follows_the_guide_with_curl(tmp_path: Path) -> None:
     page = GUIDE.read_text()

@@ -150,7 +150,6 @@ def test_a_worker_under_dev_logs_what_is_misspelt(shop: Path) -> None:
     assert queue == "--queues defualt: this app declares nothing of that name. Did you mean 'default'?"
 
 
-@pytest.mark.both
 def test_answers_name_the_database_and_never_its_password(bare_url: str, dialect: str, shop: Path) -> None:
     secret = bare_url.replace("://postgres@", "://postgres:hunter2@")
     assert dialect == "sqlite" or secret != bare_url
@@ -197,6 +196,7 @@ def lookers() -> Iterator[tuple[str, ...]]:
             yield (name, *([verb] if verb else []), *words, *options, *every, *confirmed)
 
 
+@pytest.mark.long
 def test_looking_makes_nothing_and_says_what_to_do(tmp_path: Path) -> None:
     wrong: list[str] = []
     for words in lookers():

@@ -7,6 +7,8 @@ import re
 from functools import partial
 from typing import Any
 
+import pytest
+
 from holdfast import Holdfast, JobContext, Retry
 from holdfast.agents.api.run import Run
 from holdfast.agents.states import IN_BATCH, RunState
@@ -45,6 +47,7 @@ RUNS = {
 }
 
 
+@pytest.mark.long
 async def test_each_state_has_the_same_words_and_shape_for_jobs_and_runs(place: Place) -> None:
     """Runs that wait for a batch are explained in tests/agents/test_batches.py."""
     assert {*JOBS} == {*State}

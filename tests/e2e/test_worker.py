@@ -195,6 +195,7 @@ def test_a_database_that_is_not_migrated(shop: Path, bare_url: str) -> None:
     assert "Run `holdfast migrate`" in worker(shop, "shop:hf", "--url", bare_url).refused(3)
 
 
+@pytest.mark.long
 def test_a_missing_extra(shop: Path) -> None:
     (shop / "sitecustomize.py").write_text("import sys; sys.modules['asyncpg'] = None\n")
     said = holdfast(

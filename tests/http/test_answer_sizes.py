@@ -40,6 +40,7 @@ async def pages(client: Client, path: str, **query: Any) -> AsyncIterator[Answer
             return
 
 
+@pytest.mark.long
 async def test_a_page_ends_where_it_is_full(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
     made = [(await hf.enqueue("paint", {"text": MEGABYTE if n != 4 else ""})).id for n in range(6)]
@@ -72,6 +73,7 @@ async def test_a_page_of_small_items_is_as_long_as_asked(make_app: MakeApp) -> N
     assert [each["id"] for page in found for each in page["items"]] == made[::-1]
 
 
+@pytest.mark.long
 async def test_what_is_too_long_is_cut_and_says_where_all_of_it_is(make_app: MakeApp) -> None:
     hf = make_app(embedded=False, payload_cap=16_000_000)
     texts = {"first": "é" * 3_000_000, "more": ["y" * 100] * 20_000, "last": "z"}
@@ -125,6 +127,7 @@ async def read(client: Client, endpoint: Endpoint, id: str, ids: list[str]) -> A
     return await client.get(path, **asked, **limit)
 
 
+@pytest.mark.long
 @pytest.mark.both
 async def test_a_tree_and_a_waterfall_read_no_long_values(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
@@ -170,6 +173,7 @@ TOLD: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", TOLD)
 def test_whatever_is_told_fits(kind: str) -> None:
     told = TOLD[kind]()

@@ -81,6 +81,7 @@ async def test_broken_cursors_and_huge_pages_are_wrong_usage(hf: Holdfast) -> No
     assert tried > 20
 
 
+@pytest.mark.long
 async def test_odd_methods_are_not_allowed(hf: Holdfast) -> None:
     ann = many(hf)
     places = sorted({each.place for each in ENDPOINTS} | {"/", "/login", "/readyz", "/hooks/{name}", "/openapi.json"})

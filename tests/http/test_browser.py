@@ -105,6 +105,7 @@ def test_one_writes_reads_and_stops_an_answer(site: Site, page: Page) -> None:
     expect(page.locator(".chip", has_text="customer: 42")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_call_is_approved_with_other_arguments(site: Site, page: Page) -> None:
     run = site.start("till", "Refund A1")
     page.goto(site(f"/runs/{run}"))

@@ -113,6 +113,7 @@ async def test_every_page_shows_what_is_there_and_no_markup_of_others(hf: Holdfa
             assert word in page, (path, word)
 
 
+@pytest.mark.long
 @pytest.mark.both
 async def test_fleet_pages_are_not_there_for_a_tenant(hf: Holdfast) -> None:
     session = await filled(hf, tenant="acme")

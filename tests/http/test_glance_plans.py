@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 import psycopg
+import pytest
 
 from holdfast.agents.compaction.statements import CompactionsSql
 from holdfast.agents.statements import GlancesSql, MarkedRunsSql
@@ -29,6 +30,7 @@ def glances(dialect: Dialect, schema: str) -> list[tuple[str, Rendered]]:
     return [(statement.name, found[statement]) for statement in ours]
 
 
+@pytest.mark.long
 def test_postgres_reads_glances_by_indexes(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as server:
         server.execute("set enable_seqscan = off")  # as the runtime does
@@ -39,6 +41,7 @@ def test_postgres_reads_glances_by_indexes(postgres_url: str) -> None:
             assert not [table for table in LARGE if f"Seq Scan on {table} " in plan], f"{name}\n{plan}"
 
 
+@pytest.mark.long
 async def test_sqlite_reads_glances_by_indexes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     database = connect(url, Settings(url=url), Ports())

@@ -178,6 +178,7 @@ def _pattern(path: str) -> str:
     return re.sub(r"\{[^}]*\}", "[^/]+", path)
 
 
+@pytest.mark.long
 def test_nothing_that_is_being_written_runs_or_leaves(chromium: Browser, tmp_path: Path) -> None:
     """A model's words, as they come over the stream, and once they are an answer."""
     words = "\n\n".join(each.replace("\0", "") for each in PAYLOADS)

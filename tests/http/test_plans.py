@@ -152,6 +152,7 @@ BOUNDED: dict[Statement, str] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
 def test_postgres_walks_no_large_table(postgres_url: str, filled: bool) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as server:

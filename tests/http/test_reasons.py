@@ -88,6 +88,7 @@ async def test_every_confirmation_shows_the_reason_as_a_command_and_as_a_request
                 check_command(command)
 
 
+@pytest.mark.long
 def test_a_command_says_why(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     asyncio.run(_make(url))

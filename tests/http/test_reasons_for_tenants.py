@@ -37,6 +37,7 @@ def gates() -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_every_gate_has_a_rule_for_tenants() -> None:
     """A new reason fails here until it is known what a tenant may read of it."""
     assert gates() == OWN | FOR_TENANTS.keys()

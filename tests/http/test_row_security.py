@@ -135,6 +135,7 @@ async def answers(client: Client, run: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 async def test_a_tenants_changes_pass(hf: Holdfast) -> None:
     guide(hf)
     await hf.ensure_worker()
@@ -167,6 +168,7 @@ async def test_a_login_that_may_not_take_the_role_is_told_so(hf: Holdfast, postg
     assert await hf.runs.list() == []
 
 
+@pytest.mark.long
 def test_it_is_turned_on_and_off_by_a_command(postgres_url: str) -> None:
     def policies() -> set[str]:
         with psycopg.connect(postgres_url) as connection:

@@ -154,6 +154,7 @@ def check_secrets(response: Any, tenant: str | None) -> None:
         assert f"Secret of {other}" not in response.text, response.request.url
 
 
+@pytest.mark.long
 def test_every_operation_answers_as_described(served: Served) -> None:
     """By the three roles and two tenants in turn; an answer to somebody unknown would be found too."""
     try_all(served, examples=1, asking=WHO, rounds=1)

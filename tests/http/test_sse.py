@@ -324,6 +324,7 @@ async def test_a_program_without_a_loop_reads_as_much_as_it_wants(hf: Holdfast) 
     await asyncio.to_thread(hf.sync.close)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["command", "run", "thread"])
 async def test_streams_end_when_their_server_stops(place: Place, tmp_path: Path, how: str) -> None:
     """uvicorn waits for open responses as long as they last; no worker ever takes this run."""

@@ -135,6 +135,7 @@ async def repeated_nothing(hf: Holdfast, labs: Labs, write: WriteMachine) -> Non
         await labs.close_lab(lab)
 
 
+@pytest.mark.long
 async def test_a_checkpoint_in_parts_is_there_with_all_of_them_or_not_at_all(
     hf: Holdfast, labs: Labs, write: WriteMachine
 ) -> None:

@@ -688,6 +688,7 @@ async def test_an_error_of_a_child_is_taken_by_its_class_and_by_those_it_derives
     assert await result(hf, await labs.use(hf), path, hooks) == said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["action: it", "machine: child"])
 async def test_the_results_of_many_items_may_be_more_than_one_step_holds(
     hf: Holdfast, labs: Labs, write: WriteMachine, how: str

@@ -196,6 +196,7 @@ def anything(table: str) -> st.SearchStrategy[object]:
     return st.fixed_dictionaries({}, optional=keys)
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(anything("machine"))
 def test_a_file_with_the_right_keys_and_any_values_is_loaded_or_refused(document: object) -> None:

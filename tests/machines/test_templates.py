@@ -172,6 +172,7 @@ ESCAPES = [
 ]
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("text", ESCAPES, ids=range(len(ESCAPES)))
 def test_an_escape_is_refused_within_bounds(text: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -183,6 +184,7 @@ def test_an_escape_is_refused_within_bounds(text: str) -> None:
     assert NAMES["context"]["map"] == {"a": 1}
 
 
+@pytest.mark.long
 def test_no_escape_gets_200_mb_even_in_a_process_that_has_no_more() -> None:
     """The kernel refuses memory above the limit, so what a template takes for a moment counts too."""
     room = 200 << 20

@@ -319,6 +319,7 @@ async def test_agx_35_a_drain_that_takes_too_long_hands_the_job_back(
     assert id in caplog.text
 
 
+@pytest.mark.long
 async def test_it_beats_and_comes_back_while_it_drains(
     serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -387,6 +388,7 @@ async def test_a_refusal_that_passes_is_tried_again(refusal: str) -> None:
         await eventually(tried)
 
 
+@pytest.mark.long
 async def test_a_report_fits_into_a_request_however_much_the_tools_wrote(server: RespServer, connect: Connect) -> None:
     """Each byte is six in JSON: the gateway would close the connection, and the worker would send it for ever."""
     submitter = await connect("submitter")

@@ -109,6 +109,7 @@ def running(*command: str) -> list[str]:
     return [line for line in listed.splitlines() if line.split() == [*command]]
 
 
+@pytest.mark.long
 def test_a_worker_does_not_start_without_the_sandbox_that_it_should_have(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -238,6 +238,7 @@ async def test_hello_without_a_key_counts_among_the_refusals(raw: OpenRaw) -> No
     assert (await client.rest()).count(b"NOAUTH") == 32
 
 
+@pytest.mark.long
 async def test_agx_37_thousands_of_connections_one_after_the_other(server: RespServer) -> None:
     for number in range(1_200):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -114,7 +114,7 @@ async def piped(client: Client, *requests: tuple[str | bytes, ...]) -> list[obje
     return replies
 
 
-@pytest.mark.both
+@pytest.mark.long
 async def test_pipelined_completions_share_their_commits(
     server: RespServer, connect: Connect, statements: Statements
 ) -> None:
@@ -205,7 +205,6 @@ async def test_a_parked_pop_hears_of_a_new_epoch_at_another_server(serve: Serve,
     assert await wait == b"x"
 
 
-@pytest.mark.both
 async def test_a_dead_worker_completes_nothing_that_it_popped(serve: Serve, connect: Connect) -> None:
     server = await serve(dead_after=SHORT * 4)  # as long as a slow machine needs to come to the claim
     client = await registered(connect, "w1", port=server.port, max_concurrent_jobs=2)

@@ -36,6 +36,7 @@ def read(parts: list[bytes], limits: FrameLimits = AFTER_AUTH) -> tuple[list[lis
     return found, "" if frames.is_empty else "incomplete"
 
 
+@pytest.mark.long
 @given(REQUESTS, st.lists(st.integers(0, 10_000), max_size=8))
 @settings(max_examples=200)
 def test_a_stream_means_the_same_however_it_is_cut(requests: list[list[bytes]], at: list[int]) -> None:

@@ -251,7 +251,6 @@ async def test_agx_24_no_lease_is_longer_than_its_job_may_run(connect: Connect, 
     assert lease == lease_ms
 
 
-@pytest.mark.both
 @pytest.mark.parametrize("renewed_by", ["heartbeat", "token", "server"])
 async def test_agx_24_no_renewal_passes_the_time_of_the_job(
     place: Place, server: RespServer, connect: Connect, renewed_by: str

@@ -7,11 +7,13 @@ import json
 import pytest
 
 from holdfast import Holdfast
+from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.resp.plans import kernel_id
 from holdfast.resp.principals import KeyPrincipal, digest_of
-from tests.resp.conftest import Connect, Serve
+from tests.resp.conftest import KEYS as KEYS_OF_WORKERS
+from tests.resp.conftest import Client, Connect, Serve
 from tests.resp.test_plans_and_actions import PLAN, action
 from tests.support.apps import MakeApp, eventually
 from tests.support.contents import contents_at, mentions
@@ -52,12 +54,11 @@ async def test_nothing_of_an_erased_tenant_stays_in_the_gateway_and_others_lose_
     assert mentions(after, OTHER) == mentions(before, OTHER)
 
 
-async def test_an_action_goes_when_retention_has_removed_the_last_of_its_jobs(
-    make_app: MakeApp, connect: Connect, serve: Serve
-) -> None:
-    hf = make_app(embedded=False, cleanup_interval="50ms", poll_interval="20ms", retention="1h")
-    await serve(hf)
-    client = await connect()
+async def test_an_action_goes_when_retention_has_removed_the_last_of_its_jobs(make_app: MakeApp, serve: Serve) -> None:
+    hf = make_app(embedded=False, cleanup_interval="50ms", duty_ttl="200ms", poll_interval="20ms", retention="1h")
+    server = await serve(hf)  # alone: another server would hold the clean-up, with settings of its own
+    client = Client(await Link.open(GatewayAddress("127.0.0.1", server.port)))
+    assert await client("AUTH", KEYS_OF_WORKERS["w1"]) == "OK"
     await client("PLAN.SUBMIT", json.dumps(PLAN))
     for id in ("first", "second"):
         await client("ACTION.SUBMIT", action(id, {"text": "a"}, {"text": "b"}))
@@ -70,11 +71,9 @@ async def test_an_action_goes_when_retention_has_removed_the_last_of_its_jobs(
     async def is_gone() -> bool:
         return await client("ACTION.GET", "first") is None
 
-    worker = core_of(hf).make_worker()
-    await worker.start()
     await eventually(is_gone)
-    await worker.stop()
     found = contents_at(hf.settings.url)
     assert [row for row in found["plan_job"] if "first" in repr(row)] == []
     assert len(found["plan_job"]) == 2, "an action stays as a whole while one of its jobs is there"
     assert len(json.loads(await client.text("ACTION.GET", "second"))["jobs"]) == 2
+    await client.close()

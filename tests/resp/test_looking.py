@@ -91,7 +91,7 @@ async def listed(client: Client, *words: str) -> list[str]:
     return [json.loads(each)["action_id"] for each in found]  # type: ignore[arg-type]
 
 
-@pytest.mark.both
+@pytest.mark.long
 async def test_actions_with_a_status_are_paged_among_themselves(connect: Connect, statements: Statements) -> None:
     client, submitter = await registered(connect), await connect("submitter")
     for number in range(6):

@@ -49,15 +49,13 @@ def lonely(make_app: MakeApp) -> Holdfast:
     return make_app(embedded=False, poll_interval="50ms", sweep_interval="50ms", cleanup_interval="50ms")
 
 
-pytestmark = pytest.mark.both
-
-
 async def test_a_job_that_nobody_takes_fails_at_its_deadline(lonely: Holdfast, alone: Alone) -> None:
     async with alone(lonely):
         job = await lonely.enqueue("mail", {}, deadline="50ms")
         assert (await in_state(lonely, job.id, "failed")).error is not None
 
 
+@pytest.mark.sample(1)
 async def test_a_lane_that_was_full_lets_the_next_job_through(lonely: Holdfast, alone: Alone) -> None:
     @lonely.job(rate="1/s")
     async def mail() -> None: ...

@@ -135,7 +135,6 @@ async def test_a_job_that_fails_is_tried_again_by_the_rules_of_every_job(connect
     assert await client(*SOON) is None
 
 
-@pytest.mark.both
 async def test_a_reply_that_the_worker_drops_is_given_again(connect: Connect) -> None:
     """It beats while it waits, and drops what it was waiting for."""
     client = await agw(connect)
@@ -148,6 +147,7 @@ async def test_a_reply_that_the_worker_drops_is_given_again(connect: Connect) ->
     assert await client(*SOON) is None
 
 
+@pytest.mark.long
 async def test_a_job_without_a_result_counts_as_an_attempt_when_the_worker_takes_another(connect: Connect) -> None:
     (id,) = await submitted(await connect("submitter"), plan=PLAN)
     client = await agw(connect)

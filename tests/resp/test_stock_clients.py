@@ -126,6 +126,7 @@ def test_a_stock_client_works(place: Place, started: Started, example: str) -> N
         assert key not in json.dumps(listed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", TOOLS)
 def test_an_agents_tool_is_served_by_a_stock_client(place: Place, started: Started, example: str) -> None:
     command = started(EXAMPLES / example)

@@ -15,7 +15,7 @@ from tests.support.apps import MakeApp, eventually
 from tests.support.past_kernel import query
 
 
-@pytest.mark.both
+@pytest.mark.long
 async def test_two_servers_do_not_both_give_out_the_last_place(
     serve: Serve, connect: Connect, make_app: MakeApp, place: Place
 ) -> None:

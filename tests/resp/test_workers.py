@@ -250,7 +250,6 @@ async def test_a_server_forgets_what_it_has_sent_when_it_has_ended(server: RespS
     assert not server.gateway.pops.delivered
 
 
-@pytest.mark.both
 async def test_a_number_that_a_restored_store_gives_out_again_is_not_the_first_worker(
     connect: Connect, place: Place
 ) -> None:

@@ -190,6 +190,7 @@ async def test_a_busy_worker_does_not_put_off_what_was_lost_before(make_app: Mak
         assert lost > 1 or "snoozed" not in await outcomes(hf, id)
 
 
+@pytest.mark.long
 async def test_a_job_that_was_lost_more_than_once_does_not_wait_here_for_long(make_app: MakeApp) -> None:
     """Who dies beside it would cost it another rescue before it has run: it goes back to the store, for others."""
     hf = make_app(concurrency=1, prefetch=2)

@@ -124,6 +124,7 @@ async def test_whoever_waits_for_a_lock_leaves_no_sessions_behind(postgres_url: 
     assert most <= 1 + 2 * (settings_with().connections + 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooler", [False, True])
 async def test_the_server_gives_up_before_the_client_does(
     postgres_url: str, connections: Connections, pooler: bool

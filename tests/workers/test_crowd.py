@@ -95,6 +95,7 @@ async def test_a_worker_that_does_not_poll_finds_work_by_what_others_saw(make_ap
             assert await (await work.options(notify=False).enqueue()).result(timeout=SOON) == "found"
 
 
+@pytest.mark.long
 async def test_duties_that_are_held_are_not_asked_for(make_app: MakeApp, asked: Asked) -> None:
     async with crowd(make_app):
         at_start, told = asked[duties.acquire], asked[tell_look]

@@ -345,6 +345,7 @@ def test_declaring_and_making_an_app_reaches_for_nothing() -> None:
     assert hf.jobs["01890000-0000-7000-8000-000000000000"].state is None
 
 
+@pytest.mark.long
 async def test_many_large_jobs_take_little_more_memory_than_their_payloads(make_app: MakeApp) -> None:
     """The payloads are kept until all of them are committed, for the call may have to be repeated."""
     hf = make_app(embedded=False)
@@ -363,6 +364,7 @@ async def test_many_large_jobs_take_little_more_memory_than_their_payloads(make_
     assert len(await hf.jobs.list(limit=100)) == 1 + len(jobs)
 
 
+@pytest.mark.long
 async def test_many_large_jobs_are_accepted_in_their_order(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
 

@@ -326,6 +326,7 @@ class TestDeaths:
         await stage.pool.close()
         await until(lambda: not children())
 
+    @pytest.mark.long
     async def test_closing_the_pool_kills_idle_and_busy_alike(self, stage: Stage, tmp_path: Path) -> None:
         idle = await stage.result(jobs.pid)
         file = tmp_path / "pids"
@@ -445,6 +446,7 @@ class TestUnderAWorker:
         assert attempt.error["type"] == "process_died"
         assert await jobs.double.run(4) == 8
 
+    @pytest.mark.long
     async def test_leaving_hands_the_job_back_and_kills_its_process(self, app: Holdfast, tmp_path: Path) -> None:
         file = tmp_path / "pids"
         job = await jobs.never_returns.enqueue(str(file))
@@ -528,6 +530,7 @@ async def python(*arguments: str | Path, cwd: Path) -> tuple[str, str]:
 
 
 class TestPrograms:
+    @pytest.mark.long
     async def test_a_script_run_directly_is_found_by_its_file(self, tmp_path: Path) -> None:
         out, err = await python(program(tmp_path, "guarded"), "an argument", cwd=tmp_path.parent)
         assert out == "[2, 'program.child', '__holdfast_main__', 2]\n", err

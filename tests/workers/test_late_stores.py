@@ -62,6 +62,7 @@ Starting = Callable[[Holdfast], Awaitable[None]]
 STARTS = pytest.mark.parametrize("start", [works, embeds, speaks_redis], ids=lambda start: start.__name__)
 
 
+@pytest.mark.long
 @STARTS
 async def test_who_starts_before_the_store_waits_and_says_so_once(
     late: Proxy, start: Starting, caplog: pytest.LogCaptureFixture

@@ -324,6 +324,7 @@ async def test_a_result_of_another_type_fails_the_job(hf: Holdfast, declared: An
     assert failed.value.error_type == "result_error"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 async def test_a_failure_that_is_not_retried_says_where_it_was_raised(hf: Holdfast, isolated: bool) -> None:
     """Of a job that was discarded because of something, and of one that enqueued what cannot be stored."""

@@ -41,6 +41,7 @@ async def test_no_lane_is_left_out(hf: Holdfast, place: Place) -> None:
     assert await hf.queues.lanes(queue="nowhere") == []
 
 
+@pytest.mark.long
 async def test_no_worker_is_left_out(hf: Holdfast, place: Place) -> None:
     await hf.jobs.list()
     query(place, WORKERS)

@@ -75,6 +75,7 @@ async def test_an_attempt_is_interrupted_before_its_lease_ends(make_app: MakeApp
     assert (row.attempts, row.rescues) == (1, 1)
 
 
+@pytest.mark.long
 async def test_the_late_result_of_a_thread_is_dropped(make_app: MakeApp) -> None:
     app = make_app(embedded=False, concurrency=2, **SHORT)
     gate, saw = threading.Event(), threading.Event()
@@ -119,6 +120,7 @@ async def test_no_new_step_begins_once_the_lease_may_be_gone(make_app: MakeApp) 
     assert effects == ["by its successor"]
 
 
+@pytest.mark.long
 async def test_what_was_stored_before_the_loss_is_not_repeated(make_app: MakeApp) -> None:
     app = make_app(embedded=False, **SHORT)
     fetched: list[int] = []
@@ -140,6 +142,7 @@ async def test_what_was_stored_before_the_loss_is_not_repeated(make_app: MakeApp
     assert fetched == [1]
 
 
+@pytest.mark.long
 async def test_the_queue_says_what_becomes_of_a_lost_job(make_app: MakeApp) -> None:
     app = make_app(embedded=False, max_rescues=0, **SHORT)
     app.queue("once", Queue(on_orphan="fail"))

@@ -185,6 +185,7 @@ def raises_because_of_a_group() -> NoReturn:
         raise RuntimeError("two tasks failed") from problems
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "fails",
     [raises, raises_because_of_it, raises_while_it_is_handled, raises_in_a_group, raises_because_of_a_group],

@@ -171,6 +171,7 @@ def test_an_async_handler_on_the_apps_own_loop_is_refused_too(hf: Holdfast) -> N
     assert outer.run_sync() == "told"
 
 
+@pytest.mark.long
 def test_a_module_may_block_the_loop_that_imports_it(place: Place, tmp_path: Path) -> None:
     """As uvicorn imports one: the module cannot await, and nothing is served yet."""
     (tmp_path / "served.py").write_text(SCRIPT.format(url=place.url))
