@@ -194,7 +194,7 @@ def told(name: str, reply: Any, its: Names) -> str:
     for field in its:
         text = text.replace(field, "<it>")
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}", "<id>", text)
-    return re.sub(r"\d+", "<n>", text) if name == "INFO" else text
+    return re.sub(r"\d+(\.\d+)*", "<n>", text) if name == "INFO" else text
 
 
 @pytest.mark.parametrize("tenant", ["other", pytest.param("", marks=pytest.mark.long)])

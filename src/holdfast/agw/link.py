@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from holdfast.resp.liveness import watch_peer
 
@@ -59,13 +59,13 @@ class Replies(asyncio.StreamReader):
 
 
 class Link:
-    """One connection. Only one request is under way at a time. `lost` is set when it has ended, on either side."""
+    """One connection. Only one request is under way at a time."""
 
     def __init__(self, reader: Replies, writer: asyncio.StreamWriter, patience: LinkPatience = FOR_EVER) -> None:
         self._reader, self._writer = reader, writer
         self._patience = patience
         self._turn = asyncio.Lock()
-        self.lost = reader.ended
+        self._ended_by: OSError = ConnectionResetError("the gateway closed the connection")
 
     @classmethod
     async def open(cls, address: GatewayAddress, patience: LinkPatience = FOR_EVER) -> Link:
@@ -104,8 +104,14 @@ class Link:
                     await self._writer.drain()
                     return await read_reply(self._reader)
             except TimeoutError:
+                self._ended_by = TimeoutError("the gateway did not answer in time")
                 self._writer.transport.abort()  # a reply that comes later would be taken for that of the next request
-                raise TimeoutError("the gateway did not answer in time") from None
+                raise self._ended_by from None
+
+    async def watch(self) -> NoReturn:
+        """Wait until the connection has ended, on either side, and raise the reason."""
+        await self._reader.ended.wait()
+        raise self._ended_by
 
     async def close(self) -> None:
         self._writer.close()

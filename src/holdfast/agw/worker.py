@@ -150,7 +150,7 @@ class AgwWorker:
         """
         beating = asyncio.create_task(self._beat(control))
         pulling = self._pulling = asyncio.create_task(self._pull(popping))
-        losing = [asyncio.create_task(_lost(link)) for link in (control, popping)]
+        losing = [asyncio.create_task(link.watch()) for link in (control, popping)]
         try:
             await asyncio.wait({beating, pulling, *losing}, return_when=asyncio.FIRST_COMPLETED)
             if pulling.done():
@@ -332,11 +332,6 @@ class AgwWorker:
         if self._control is not None and self._registered.is_set():
             with contextlib.suppress(OSError, GatewayRefusal):
                 await self._control.call("WORKER.UNREGISTER", self._options.worker_id, *(["FORCE"] if left else []))
-
-
-async def _lost(link: Link) -> None:
-    await link.lost.wait()
-    raise ConnectionResetError("the gateway closed the connection")
 
 
 def _read_job(popped: bytes) -> dict[str, Any] | None:
