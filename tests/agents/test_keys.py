@@ -68,15 +68,18 @@ async def test_a_script_answers_for_a_real_model_at_its_price(make_app: MakeApp)
 
 
 @pytest.mark.usefixtures("keyless")
-async def test_a_stored_agent_is_not_adopted_without_a_key(make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("model", [MODEL, "scripted:theirs"])
+async def test_a_stored_agent_is_not_adopted_without_its_key_or_script(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture, model: str
+) -> None:
     hf = make_app(embedded=False)
-    paid, free = await hf.agents.create("paid", model=MODEL), await hf.agents.create("free", model="scripted:")
+    paid, free = await hf.agents.create("paid", model=model), await hf.agents.create("free", model="scripted:")
     run = await hf.agents[paid.id].enqueue("Go")
     await hf.agents[free.id].enqueue("Go")
     with caplog.at_level(logging.WARNING, "holdfast.agents"):
         async with working(hf):
             await (await hf.agents[free.id].enqueue("Go")).result()
-            assert f"no live worker has a key for model {MODEL}" in await run.why()
+            assert f"no live worker has a key for model {model}" in await run.why()
             await hf.agents[free.id].enqueue("Go", require_worker=True)  # what is adopted is registered too
     assert ((await run.refresh()).state, await outcomes(hf, run.id)) == ("pending", [])
     assert any("'paid'" in record.getMessage() for record in caplog.records)

@@ -62,7 +62,7 @@ class Keys:
 
     def may_adopt(self, spec: AgentSpec) -> bool:
         """Whether its model can be asked here; what is missing is reported once, when the worker starts or later."""
-        lack = self._book.lack(spec.model)
+        lack = self._book.lack_of_stored(spec.model)
         if lack is None:
             self._left.pop(spec.kind, None)
             self._reported.pop(spec.kind, None)

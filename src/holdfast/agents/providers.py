@@ -17,6 +17,7 @@ from holdfast.core import Core, LoopState
 from holdfast.distribution import how_to_install
 from holdfast.errors import UsageError
 from holdfast.models import Model, ModelFailure, open_model
+from holdfast.models.open import missing_script
 from holdfast.models.places import place_of
 from holdfast.models.prices import Price, Tier, cost
 from holdfast.models.protocol import Warming
@@ -122,6 +123,12 @@ class ModelBook:
         if not sdk_is_there():
             return f"the provider's SDK is not installed: {how_to_install('anthropic')}"
         return None
+
+    def lack_of_stored(self, name: str) -> str | None:
+        """As `lack`, for an agent that this program does not define: nor does it have its script then."""
+        if self.substitute is None and (script := missing_script(name, self.scripts)) is not None:
+            return f"there is no script {script!r} here: hf.script({script!r}, …)"
+        return self.lack(name)
 
     def _is_scripted(self, name: str) -> bool:
         return name.startswith("scripted:") or name in self.scripts

@@ -13,6 +13,7 @@ from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import Shelf
 
 _SCRIPTED = "scripted:"
+_DEFAULT = ("", "priced")  # the latter has prices in facts.json
 
 
 def open_model(  # noqa: PLR0913  # what either kind of model may need
@@ -47,11 +48,17 @@ def open_model(  # noqa: PLR0913  # what either kind of model may need
     return AnthropicModel(api_key, base_url)
 
 
+def missing_script(name: str, scripts: Mapping[str, Script]) -> str | None:
+    """The script that this model needs and the program does not have."""
+    wanted = name.removeprefix(_SCRIPTED)
+    return None if wanted == name or wanted in _DEFAULT or wanted in scripts else wanted
+
+
 def _script(name: str, scripts: Mapping[str, Script]) -> Script:
     wanted = name.removeprefix(_SCRIPTED)
     if wanted in scripts:
         return scripts[wanted]
-    if wanted in ("", "priced"):  # the latter has prices in facts.json
+    if wanted in _DEFAULT:
         return Script.default()
     have = ", ".join(sorted(scripts)) or "none"
     raise UsageError(f"there is no script {wanted!r} for model {name!r}; registered: {have}.")
