@@ -107,7 +107,7 @@ def test_a_longer_text_takes_time_in_proportion(name: str, unit: str) -> None:
 
 def test_the_measure_notices_a_function_that_is_quadratic() -> None:
     def read(text: str) -> int:
-        return sum(text.count("b", at) for at in range(0, len(text), 4))
+        return sum(text.count("b", at) for at in range(len(text)))
 
     assert not is_linear(cpu_of(read, "a" * SHORT), cpu_of(read, "a" * RATIO * SHORT))
 
