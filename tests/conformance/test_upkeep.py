@@ -19,6 +19,8 @@ from holdfast.settings import Settings
 from tests.support.stores import Store
 
 ON_POSTGRES = pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
+# A database of its own: what other tests left open in a shared one would keep its dead rows.
+pytestmark = pytest.mark.usefixtures("place")
 MOVING = ("lease", "ready")  # every job leaves a dead row in each
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,8 @@ def test_installing_twice_is_installing_once_and_another_package_is_not_hidden(
         install()
     import universal_agent  # noqa: F401
 
-    with pytest.raises(UsageError, match="has been imported here"):
-        install()
-    monkeypatch.delitem(__import__("sys").modules, "universal_agent")
+    try:
+        with pytest.raises(UsageError, match="has been imported here"):
+            install()
+    finally:
+        del sys.modules["universal_agent"]

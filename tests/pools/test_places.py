@@ -148,7 +148,7 @@ async def test_a_worker_that_was_given_up_does_not_come_back(mill: Mill) -> None
 
 async def test_after_three_ttls_without_a_store_a_worker_stops_and_is_replaced(postgres_url: str) -> None:
     async with Proxy(postgres_url) as proxy:
-        short = {"worker_ttl": "400ms", "lease_ttl": "2s", "store_patience": "100ms", "reconnect_cap": "200ms"}
+        short = {"worker_ttl": "1s", "lease_ttl": "2s", "store_patience": "100ms", "reconnect_cap": "200ms"}
         hf = Holdfast(proxy.url, settings=settings_with(**QUICK, **short), embedded=False)
 
         @hf.job

@@ -77,7 +77,8 @@ class Proxy:
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
         self._server: asyncio.Server | None = None
-        self._links: dict[Link, asyncio.Task[None]] = {}
+        self._links: set[Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # of every client, also of one that has no link yet
         self.url = ""
         self.refusing = False  # new connections are cut at once
         self.delay = 0.0  # seconds that everything takes longer, each way
@@ -117,27 +118,38 @@ class Proxy:
     async def close(self) -> None:
         assert self._server is not None
         self._server.close()
+        self._server = None
         self.cut()
-        await asyncio.gather(*self._links.values(), return_exceptions=True)
+        await asyncio.sleep(0)  # whoever was accepted just now has a task then
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._tasks.add(task)
         try:
-            if self.refusing:
-                raise ConnectionError
-            answers, server = await asyncio.open_connection(self._target.hostname, self._target.port)
+            await self._pass_on(reader, writer)
         except OSError:
+            pass
+        finally:
             writer.transport.abort()
+            self._tasks.remove(task)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing or self._server is None:
             return
+        answers, server = await asyncio.open_connection(self._target.hostname, self._target.port)
         link = Link(self, writer, server)
-        self._links[link] = task
+        if self._server is None:  # closed meanwhile
+            link.cut()
+            return
+        self._links.add(link)
         try:
             await asyncio.gather(
                 link.pass_on(reader, server, request=True), link.pass_on(answers, writer, request=False)
             )
         finally:
-            del self._links[link]
+            self._links.remove(link)
 
     async def __aenter__(self) -> Self:
         await self.start()
