@@ -123,6 +123,9 @@ class Proxy:
         await asyncio.sleep(0)  # whoever was accepted just now has a task then
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _listens(self) -> bool:
+        return self._server is not None
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -136,11 +139,11 @@ class Proxy:
             self._tasks.remove(task)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.refusing or self._server is None:
+        if self.refusing or not self._listens():
             return
         answers, server = await asyncio.open_connection(self._target.hostname, self._target.port)
         link = Link(self, writer, server)
-        if self._server is None:  # closed meanwhile
+        if not self._listens():  # closed meanwhile
             link.cut()
             return
         self._links.add(link)
