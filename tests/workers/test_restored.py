@@ -13,6 +13,7 @@ from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
 from holdfast.values.workers import WorkerRecord
 from holdfast.workers.role import Role
+from holdfast.workers.worker import Worker
 from tests.conftest import Place
 from tests.support.apps import PATIENCE, MakeApp, eventually, happens, in_state, outcomes, working
 from tests.support.restoring import Backup
@@ -48,6 +49,11 @@ async def poke(tx: Transaction, worker: int) -> None:
     await tx.hint(f"cancel {worker}")
 
 
+async def has_beaten(app: Holdfast, worker: Worker) -> bool:
+    """Its first heartbeat is sent as it starts, and may come late."""
+    return any(row.heartbeat_at > row.started_at for row in await app.workers.list() if row.seq == worker.seq)
+
+
 async def row_of(app: Holdfast, id: str, *, other_than: int = 0) -> WorkerRecord | None:
     """The live row of a worker that shows its presence."""
     rows = [row for row in await app.workers.list() if row.id == id and row.presence and row.seq != other_than]
@@ -63,6 +69,7 @@ async def test_a_newcomer_gets_the_survivors_number_and_both_work_on(
     with Backup(place.direct) as backup:
         async with working(survivor.app, Role(id="survivor")) as old:
             await happens(survivor.begun)
+            await eventually(partial(has_beaten, survivor.app, old))
             before = old.seq
             await backup.restore()
             async with asyncio.timeout(PATIENCE), working(newcomer.app, Role(id="newcomer")) as new:
@@ -128,6 +135,7 @@ async def test_a_worker_that_leaves_does_not_sign_off_whoever_has_its_number_now
     with Backup(place.direct) as backup:
         async with working(survivor.app, Role(id="survivor")) as old:
             await happens(survivor.begun)
+            await eventually(partial(has_beaten, survivor.app, old))
             await backup.restore()
             async with working(newcomer.app, Role(id="newcomer")) as new:
                 assert new.seq == old.seq
