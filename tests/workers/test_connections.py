@@ -159,6 +159,22 @@ async def test_a_statement_that_takes_too_long_is_given_up_by_the_server(postgre
         await database.close()
 
 
+async def test_a_connection_that_closes_between_two_messages_is_an_outage(postgres_url: str) -> None:
+    """Between the answer to the first and the second, asyncpg looks for what the close has taken away."""
+    database = PostgresDatabase(postgres_url, settings_with(**HASTY), Ports())
+    await database.open()
+    try:
+        with pytest.raises(asyncpg.ConnectionDoesNotExistError):
+            async with database.connection() as connection:
+                asking: Any = asyncio.create_task(connection.fetch("select 7"))
+                while asking._fut_waiter is None or not asking._fut_waiter.done():
+                    await asyncio.sleep(0)
+                connection.terminate()
+                await asking
+    finally:
+        await database.close()
+
+
 async def test_vacuum_may_take_as_long_as_it_takes(postgres_url: str) -> None:
     """It leaves the session as it was."""
     database = PostgresDatabase(postgres_url, settings_with(**HASTY, connections=1), Ports())

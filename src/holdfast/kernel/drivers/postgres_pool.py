@@ -78,6 +78,11 @@ class ConnectionPool:
             # connection did next would then be part of a transaction that never commits.
             line.connection.terminate()
             raise
+        except AttributeError as problem:
+            if not line.connection.is_closed():
+                raise
+            # asyncpg takes its own protocol for granted between two messages, and the connection closed just then.
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation") from problem
         finally:
             line.rest()
             self._release(line.connection)
