@@ -24,7 +24,7 @@ SCENE  ?=
 MUTANT ?=
 # make soak RUNS=how-many
 RUNS   ?= 10000
-# make soak-web MINUTES=how-many
+# make soak-web MINUTES=how-many; make storm takes 30 minutes unless you say
 MINUTES ?= 60
 # make bench QUICK=1 ONLY=drain,latency
 QUICK  ?=
@@ -43,7 +43,7 @@ COMPILE := pip compile pyproject.toml --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave mutants sim soak soak-web bench demo screenshots lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave mutants sim storm soak soak-web bench demo screenshots lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -125,6 +125,10 @@ mutants: $(READY) ## planted bugs, one at a time, each with the tests that must 
 
 sim: $(READY) ## a simulated cluster under faults; SEEDS=n runs, the first with SEED=n
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED) $(if $(WORLD),--world $(WORLD))
+
+storm: $(READY) ## every fault at once on PostgreSQL for MINUTES=30: kills, pauses, cuts, crashes, open transactions; SEED=n
+	$(BIN)/python -m tests.chaos.storm $(if $(filter-out file,$(origin MINUTES)),--minutes $(MINUTES)) \
+	    $(if $(filter-out file,$(origin SEED)),--seed $(SEED))
 
 soak: $(READY) ## RUNS=n runs in batch mode on each database while workers are killed; the witness's bill must be ours
 	$(BIN)/python -m tests.chaos.overnight --runs $(RUNS) --on sqlite

@@ -36,6 +36,11 @@ async def nap(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+@hf.job(name="limited", concurrency=2, rate="50/s burst 5")
+async def limited(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 @hf.job(name="steps")
 async def steps(ctx: JobContext, witness: str, seconds: float = 0.02) -> str:
     """Some steps, each witnessed when its effect happens and again when it is stored."""

@@ -75,8 +75,12 @@ class Stage(NamedTuple):
     def sent(self, run: str) -> int:
         return sum(n for (asked, _), n in purchases(read_witness(self.asked)).items() if asked == run)
 
-    async def turns(self) -> list[Turn]:
-        rows = await self.scene.watch.query("select run, number, state, attempts, unknown from holdfast.turn")
+    async def turns(self, besides: str = "") -> list[Turn]:
+        """Of every agent but one."""
+        rows = await self.scene.watch.query(
+            "select t.run, t.number, t.state, t.attempts, t.unknown from holdfast.turn t "
+            f"join holdfast.run r on r.id = t.run where r.agent_name <> '{besides}'"
+        )
         return [Turn(*row) for row in rows]
 
 
@@ -88,10 +92,10 @@ async def stage(url: str, tmp_path: Path, watch: Watch, crew: Crew) -> AsyncIter
     await agents.hf.close()
 
 
-async def everything_is_whole(stage: Stage) -> None:
-    """What must hold after any number of deaths, once every run has ended."""
+async def everything_is_whole(stage: Stage, *, besides: str = "") -> None:
+    """What must hold after any number of deaths, once every run has ended. `besides`: an agent of another witness."""
     watch, bought = stage.scene.watch, purchases(read_witness(stage.asked))
-    for turn in await stage.turns():
+    for turn in await stage.turns(besides):
         assert turn.state == "completed"
         assert 1 <= bought[turn.run, turn.number] <= 1 + turn.unknown, turn
     branches: defaultdict[tuple[str, str], dict[int, tuple[str, str, list[Any]]]] = defaultdict(dict)
