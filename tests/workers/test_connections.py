@@ -163,14 +163,18 @@ async def test_a_connection_that_closes_between_two_messages_is_an_outage(postgr
     """Between the answer to the first and the second, asyncpg looks for what the close has taken away."""
     database = PostgresDatabase(postgres_url, settings_with(**HASTY), Ports())
     await database.open()
+
+    async def lose_the_connection() -> None:
+        async with database.connection() as connection:
+            asking: Any = asyncio.create_task(connection.fetch("select 7"))
+            while asking._fut_waiter is None or not asking._fut_waiter.done():  # noqa: ASYNC110  one turn of the loop
+                await asyncio.sleep(0)
+            connection.terminate()
+            await asking
+
     try:
         with pytest.raises(asyncpg.ConnectionDoesNotExistError):
-            async with database.connection() as connection:
-                asking: Any = asyncio.create_task(connection.fetch("select 7"))
-                while asking._fut_waiter is None or not asking._fut_waiter.done():
-                    await asyncio.sleep(0)
-                connection.terminate()
-                await asking
+            await lose_the_connection()
     finally:
         await database.close()
 
