@@ -60,7 +60,6 @@ from holdfast.pools.listing import Pools
 from holdfast.pools.policy import WorkerPool
 from holdfast.pools.pool import Pool, PoolOptions, policy_from
 from holdfast.queues import Queue
-from holdfast.renamed import Renamed
 from holdfast.resp.layer import RespLayer
 from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
 from holdfast.resp.server import RespServer
@@ -76,7 +75,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Holdfast(Renamed):
+class Holdfast:
     """Durable agents and jobs on one database: `url` says which, else `HOLDFAST_URL`, else a file in `.holdfast/`."""
 
     def __init__(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast import tallies, validation
 from holdfast.changes import changing
@@ -492,16 +490,3 @@ class Schedules(View):
         """Delete a schedule. A worker whose program still declares it writes it again when it starts."""
         if not await self._ask(schedules.delete_schedule, name):
             await self._ask(schedules.find_schedule, name)  # which says that there is none, and which there are
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            """`remove` is the earlier name of `delete`. It answers whether there was such a schedule."""
-            if name != "remove":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            warnings.warn(
-                "hf.schedules.remove is now hf.schedules.delete; the old name will be removed.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return partial(self._ask, schedules.delete_schedule)

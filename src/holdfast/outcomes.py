@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast import durations
 from holdfast.durations import Duration
@@ -102,12 +101,3 @@ class StoreTrouble(Snooze):
 
 
 Outcome = Done | TryAgain | Fail | Park | Settled | Cancel | Discard | Snooze
-
-if not TYPE_CHECKING:  # a type checker already says that there is no Retry here
-
-    def __getattr__(name: str) -> object:
-        if name == "Retry":
-            raise AttributeError(
-                "holdfast.outcomes.Retry is called holdfast.outcomes.TryAgain; holdfast.Retry is the policy of a job."
-            )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

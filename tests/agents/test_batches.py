@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +15,6 @@ from holdfast import Holdfast, RunFailed
 from holdfast.agents.batches import steps
 from holdfast.app import core_of
 from holdfast.clock import Ports
-from holdfast.errors import UsageError
 from holdfast.events import ModeChosen, RunStateChanged
 from holdfast.kernel.ids import new_id
 from holdfast.models.prices import cost
@@ -130,39 +127,6 @@ async def test_the_time_for_an_answer_chooses_and_says_why(provided: Labs) -> No
         assert "20m is left" in modes["streaming"]
         assert "half the price" in modes["batch"]
         assert len(provider.batches) == 1
-
-
-async def test_a_deadline_of_a_run_is_when_its_answer_is_wanted_and_warns(hf: Holdfast) -> None:
-    late: Any = {"deadline": "12h"}
-    agent = hf.agent("late", model="scripted:")
-    with pytest.warns(DeprecationWarning, match=r"answer_within= instead of deadline=.*limits=Limits\(time=…\)"):
-        run = await agent.enqueue("Hello", **late)
-    other = await agent.enqueue("Hello", answer_within="12h")
-    assert (await run.refresh()).mode == (await other.refresh()).mode == "batch"
-
-
-async def test_the_warning_of_a_deadline_names_the_line_of_the_program(hf: Holdfast) -> None:
-    late: Any = {"deadline": "12h"}
-    refused: Any = {**late, "tx": object()}
-    agent = hf.agent("late", model="scripted:")
-    stored = hf.agents[(await hf.agents.put(agent)).id]
-    session, tenant = hf.session("a"), hf.tenant("acme")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        await agent.enqueue("Hello", **late)
-        await agent.enqueue_many(["Hello"], **late)
-        await asyncio.to_thread(lambda: agent.enqueue_sync("Hello", **late))
-        await stored.enqueue("Hello", **late)
-        await session.send("Hello", agent, **late)
-        await tenant.enqueue(agent, "Hello", **late)
-        with pytest.raises(UsageError, match="commit, then wait"):
-            await agent.run("Hello", **refused)
-        with pytest.raises(UsageError, match="commit, then wait"):
-            await stored.run("Hello", **refused)
-        with pytest.raises(UsageError, match="commit, then wait"):
-            await asyncio.to_thread(lambda: agent.run_sync("Hello", **refused))
-    told = [(each.category, each.filename) for each in said if "deadline" in str(each.message)]
-    assert told == [(DeprecationWarning, __file__)] * 9
 
 
 async def test_a_run_is_streamed_when_its_time_runs_out(provided: Labs) -> None:

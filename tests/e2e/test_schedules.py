@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from holdfast import Holdfast
@@ -99,11 +97,3 @@ def test_earlier_names_work_and_say_the_present_one(nightly: str) -> None:
     assert "there is no budget" in holdfast("budgets", "rm", "none", "--url", nightly).err
     said = holdfast("jobs", "ls", "--before", "1", "--url", nightly, "--json")
     assert (said.json, "`--before` is now `--after`" in said.err) == ([], True)
-
-
-async def test_an_earlier_call_works_and_warns(nightly: str) -> None:
-    hf: Any = Holdfast(nightly, embedded=False)
-    for there in (True, False):
-        with pytest.warns(DeprecationWarning, match=r"hf\.schedules\.remove is now hf\.schedules\.delete"):
-            assert await hf.schedules.remove("nightly") is there
-    await hf.close()

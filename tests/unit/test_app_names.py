@@ -1,9 +1,7 @@
-"""What the app is called by: present names, earlier ones, and what each of them refuses."""
+"""What the app is called by, and what each name refuses."""
 
 from __future__ import annotations
 
-from datetime import date
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,8 +9,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import UsageError
-from holdfast.models import Price, Script, say
-from holdfast.renamed import _RENAMED
+from holdfast.models import Script, say
 from holdfast.settings import Settings
 from holdfast.values.page import cursor, place
 from holdfast.workers.definitions import Registry
@@ -22,51 +19,6 @@ from holdfast.workers.slots import JOBS
 
 def hf_without_a_database() -> Any:
     return Holdfast("sqlite:///unused.db", embedded=False)
-
-
-@pytest.mark.parametrize("name", _RENAMED)
-def test_an_earlier_name_works_and_warns(name: str) -> None:
-    hf = hf_without_a_database()
-    with pytest.warns(DeprecationWarning, match=f"hf.{name} is now "):
-        found = getattr(hf, name)
-    assert found is not None
-
-
-def test_an_earlier_name_is_the_same_thing() -> None:
-    hf = hf_without_a_database()
-    with pytest.warns(DeprecationWarning, match="is now"):
-        assert hf.url == hf.settings.url
-    with pytest.warns(DeprecationWarning, match="is now"):
-        assert hf.on_inquiry == hf.inquiries.on_open
-    seen: list[str] = []
-    with (
-        pytest.warns(DeprecationWarning, match="is now"),
-        hf.on_event(lambda event: seen.append(event.name), "job.enqueued") as one,
-    ):
-        assert one is not None
-
-
-def test_prices_that_are_set_by_the_earlier_name_count() -> None:
-    hf = hf_without_a_database()
-    price = Price(model="m", kind="input", tier="standard", since=date(2026, 1, 1), usd=Decimal(1))
-    with pytest.warns(DeprecationWarning, match="hf.budgets.prices"):
-        hf.prices = [price]
-    assert tuple(hf.budgets.prices) == (price,)
-
-
-def test_other_names_are_not_there() -> None:
-    with pytest.raises(AttributeError, match="'Holdfast' object has no attribute 'cancle'"):
-        _ = hf_without_a_database().cancle
-    assert not set(_RENAMED) & {name for name in dir(hf_without_a_database()) if not name.startswith("_")}
-
-
-def test_a_url_that_is_set_by_the_earlier_name_counts() -> None:
-    hf = hf_without_a_database()
-    with pytest.warns(DeprecationWarning, match="hf.settings.url"):
-        hf.url = "sqlite:///other.db"
-    assert hf.settings.url == "sqlite:///other.db"
-    with pytest.raises(AttributeError, match=r"hf\.replay cannot be set; it is now hf\.runs\.replay"):
-        hf.replay = None
 
 
 def test_settings_that_name_no_database_keep_it() -> None:
@@ -90,6 +42,11 @@ async def test_a_script_is_checked_and_may_be_replaced() -> None:
     first = core_of(hf).book.open("scripted:guide")
     hf.script("guide", Script(say("two")))
     assert core_of(hf).book.open("scripted:guide") is not first
+
+
+def test_a_name_that_is_misspelled_is_refused() -> None:
+    with pytest.raises(AttributeError, match="'Holdfast' object has no attribute 'cancle'"):
+        _ = hf_without_a_database().cancle
 
 
 def test_prices_are_not_a_tenants() -> None:

@@ -13,7 +13,6 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Cancel, Discard, Holdfast, Retry, RunFailed, Snooze
-from holdfast import outcomes as outcome_module
 from holdfast.kernel import codec
 from holdfast.outcomes import Done, Fail, Park, TryAgain
 from tests.support.apps import MakeApp, attempts, in_state, outcomes
@@ -448,10 +447,3 @@ async def test_a_group_of_errors_is_an_error(hf: Holdfast) -> None:
         job = await work.enqueue()
         with pytest.raises(RunFailed, match="ExceptionGroup"):
             await job.result()
-
-
-def test_the_outcome_that_was_called_retry_says_its_new_name() -> None:
-    with pytest.raises(AttributeError, match=r"outcomes\.TryAgain; holdfast\.Retry is the policy"):
-        _ = outcome_module.Retry  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="no attribute 'Perhaps'"):
-        _ = outcome_module.Perhaps  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from holdfast import durations, validation
 from holdfast.agents import queries
 from holdfast.agents.api.options import ManyRunOptions, RunOptions, check_model, chosen, microseconds
 from holdfast.agents.api.run import Run
-from holdfast.agents.api.session import Session, renamed_options, wish_for
+from holdfast.agents.api.session import Session, wish_for
 from holdfast.agents.batches.mode import choose
 from holdfast.agents.content import Prompt, blocks_of
 from holdfast.agents.core import AgentsCore
@@ -98,7 +98,6 @@ class Agent(Generic[T]):
         run's own. `require_worker` refuses when no worker alive serves this agent. With `answer_within` ("6h") the
         runtime chooses whether the model is asked at once or by a batch, at half the price; `mode` says so outright.
         """
-        renamed_options(options)
         own = chosen(options)
         return await self._enqueue(self._app.intake(own["tx"]), prompt, own)
 
@@ -113,7 +112,6 @@ class Agent(Generic[T]):
 
     async def run(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Result[T]:
         """Enqueue, then wait for the result; starts a worker in this process if the app may embed one."""
-        renamed_options(options)
         if options.get("tx") is not None:
             raise UsageError("no worker sees this run before your transaction commits: enqueue it, commit, then wait.")
         self._app.require_key(options.get("model") or self.spec.model, self.spec.kind)
@@ -122,14 +120,12 @@ class Agent(Generic[T]):
 
     def enqueue_sync(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Run[T]:
         """`enqueue` for code without an event loop; with `tx` it uses that connection, on this thread."""
-        renamed_options(options)
         own = chosen(options)
         if own["tx"] is None:
             return self._app.call(self.enqueue(prompt, **options), "agent.enqueue_sync")
         return drive(self._enqueue(self._app.intake(own["tx"], sync=True), prompt, own))
 
     def run_sync(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Result[T]:
-        renamed_options(options)
         return self._app.call(self.run(prompt, **options), "agent.run_sync")
 
     async def enqueue_many(
@@ -140,7 +136,6 @@ class Agent(Generic[T]):
         All of them are accepted or none, by one transaction. More than a thousand are accepted a thousand at a time;
         if the store fails in between, the same call with the same keys continues where it was.
         """
-        renamed_options(options)
         if isinstance(prompts, str | bytes | Mapping):
             raise UsageError(f"enqueue_many takes a list of prompts, not {validation.shown(prompts)}.")
         if key is not None and not callable(key):

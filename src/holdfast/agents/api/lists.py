@@ -15,7 +15,7 @@ from holdfast.agents.api.counted_runs import CountedRuns
 from holdfast.agents.api.options import RunOptions, TenantRunOptions, check_models, moment_us
 from holdfast.agents.api.plain_definition import AgentFields, NewAgentFields, plain
 from holdfast.agents.api.run import Run
-from holdfast.agents.api.session import Session, TenantSessionOptions, new_session, renamed_options
+from holdfast.agents.api.session import Session, TenantSessionOptions, new_session
 from holdfast.agents.api.tenant_jobs import TenantJobs
 from holdfast.agents.api.waterfall import below
 from holdfast.agents.capsules.replay import Replay, replay
@@ -424,12 +424,10 @@ class StoredAgent(Reaching):
 
     async def enqueue(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Run[str]:
         """A run of its present version, with the options of `Agent.enqueue`; returns a handle at once."""
-        renamed_options(options)
         return await (await self.load()).enqueue(prompt, **options)
 
     async def run(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Result[str]:
         """The same, waited for: returns the result."""
-        renamed_options(options)
         return await (await self.load()).run(prompt, **options)
 
 
@@ -501,7 +499,6 @@ class Tenant(Rulings):
 
     async def enqueue(self, agent: Agent[T], prompt: Prompt, **options: Unpack[TenantRunOptions]) -> Run[T]:
         """A run of an agent for this tenant, with the options of `agent.enqueue`."""
-        renamed_options(options)
         return await agent.enqueue(prompt, tenant=self.id, **options)
 
     async def used(

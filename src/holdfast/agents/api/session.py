@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Generator, Mapping
 from datetime import datetime
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, cast, get_args
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, get_args
 
 from holdfast import validation
 from holdfast.agents import queries
@@ -112,7 +111,6 @@ class Session(Reaching):
         its next turn ("steer"), or joins a run of the same agent that has not begun ("coalesce"). Without it, the
         session's own policy holds. The other options are those of `agent.enqueue`.
         """
-        renamed_options(options)
         if not hasattr(agent, "enqueue"):
             raise UsageError(f"send needs an agent that hf.agent(…) returned, not {validation.shown(agent)}.")
         return await agent.enqueue(prompt, session=self, during=during, **options)
@@ -330,23 +328,6 @@ def wish_for(session: object, fresh: str) -> SessionWish:
             return SessionWish(fresh, codec.check_text(session, what="a session's key"))
         case _:
             raise UsageError(f"session is a key or a Session, not {type(session).__name__}.")
-
-
-def renamed_options(options: Mapping[str, Any]) -> None:
-    """Take options of a run under their earlier names, with a warning at the line that called our caller.
-
-    It changes `options`, so that a call which hands them on warns once.
-    """
-    if "deadline" not in options:
-        return
-    warnings.warn(
-        "a run takes answer_within= instead of deadline=: it says when you want the answer, and ends nothing. "
-        "To end a run in time, give it limits=Limits(time=…).",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    given = cast(dict[str, Any], options)
-    given.setdefault("answer_within", given.pop("deadline"))
 
 
 def check_during(during: str | None) -> None:
