@@ -87,13 +87,3 @@ async def test_one_that_cannot_be_fired_says_why(nightly: str) -> None:
     said = holdfast("doctor", "--url", nightly)
     assert said.code == 1
     assert "schedule nightly cannot be fired: no such time zone." in said.out
-
-
-def test_earlier_names_work_and_say_the_present_one(nightly: str) -> None:
-    said = holdfast("schedules", "rm", "nightly", "--url", nightly)
-    assert said.lines == ["schedule nightly is deleted"]
-    assert said.err == "holdfast: `schedules rm` is now `schedules delete`; the old name will be removed.\n"
-    assert " rm " not in holdfast("schedules", "--help").out
-    assert "there is no budget" in holdfast("budgets", "rm", "none", "--url", nightly).err
-    said = holdfast("jobs", "ls", "--before", "1", "--url", nightly, "--json")
-    assert (said.json, "`--before` is now `--after`" in said.err) == ([], True)

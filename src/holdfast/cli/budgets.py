@@ -9,7 +9,6 @@ from holdfast.agents.money.budgets import name_of
 from holdfast.app import Holdfast
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, print_json, reason_option, url_option
-from holdfast.cli.renamed import add_earlier_name
 from holdfast.cli.short_ids import whole, whole_session
 from holdfast.cli.tables import Column
 from holdfast.durations import microseconds
@@ -114,9 +113,6 @@ def delete(id: str, url: str | None, as_json: bool) -> None:
         print_json({"id": id, "deleted": True})
     else:
         click.echo(f"budget {id} is deleted")
-
-
-add_earlier_name(command, "rm", delete)
 
 
 def _is_default(row: Budget) -> bool:

@@ -24,7 +24,6 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.queues import require_queue, say_if_absent
-from holdfast.cli.renamed import warn
 from holdfast.cli.short_ids import whole
 from holdfast.cli.tables import Column, Row, TableLook, print_table
 from holdfast.cli.tail import tail
@@ -34,7 +33,6 @@ from holdfast.kernel.cancel_many import LIVE
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.shown_text import plural, shown
 from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord, reason_of
-from holdfast.values.page import cursor
 from holdfast.workers.context import Child
 
 _JOBS = Listing(
@@ -81,18 +79,14 @@ command.add_command(tail)
 @click.option("--system", is_flag=True, help="Also the runtime's own jobs.")
 @limit_option
 @after_option
-@click.option("--before", type=click.IntRange(1), hidden=True, help="Only jobs older than the one with this number.")
 @url_option
 @wide_option
 @json_option
-def ls(url: str | None, as_json: bool, wide: bool, before: int | None, **filters: Any) -> None:
+def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
     """List jobs, newest first.
 
     One call reads at most 100,000 jobs to find those that match, and then says where to continue.
     """
-    if before is not None:
-        warn("`--before`", "`--after`, with what a page says of the next one")
-        filters["after"] = filters["after"] or cursor(before)
     narrowed = any(filters[name] for name in ("state", "queue", "kind", "tenant", "since", "key", "after"))
     print_list(
         url,

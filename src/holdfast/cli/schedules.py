@@ -6,7 +6,6 @@ import click
 
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, moment, print_json, reason_option, url_option
-from holdfast.cli.renamed import add_earlier_name
 from holdfast.cli.tables import Column, Either
 from holdfast.cli.target import repeated
 from holdfast.shown_text import shown
@@ -115,6 +114,3 @@ def delete(name: str, url: str | None, as_json: bool) -> None:
         print_json({"name": name, "deleted": True})
     else:
         click.echo(f"schedule {name} is deleted")
-
-
-add_earlier_name(command, "rm", delete)
