@@ -140,7 +140,7 @@ async def test_who_opened_a_lane_and_died_half_way_leaves_nobody_behind(
 
 
 async def test_runs_of_a_lane_whose_row_is_gone_go_on(provided: Labs) -> None:
-    """A release before this one opens a lane by removing its row, and wakes nobody."""
+    """Somebody opened the lane by removing its row, and woke nobody."""
     async with simulator(script=Script(say("in")), rules=[{"do": LOCKED}]) as provider:
         hf, agent = an_app(provider.url)
         lab = await provided.use(hf)

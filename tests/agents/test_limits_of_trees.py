@@ -163,19 +163,3 @@ async def test_without_a_limit_of_cost_nothing_is_reserved(provided: Labs, monke
     run = await above.enqueue("Go")
     await settle(lab, run)
     assert (run.state, held) == ("completed", [])
-
-
-async def test_what_a_worker_of_the_release_before_left_reserved_keeps_nobody_waiting(
-    provided: Labs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hf = Holdfast(NOWHERE)
-    above = crowd(hf, Limits(cost="0.07"))
-    lab = await provided.use(hf, Crowd(1, looks=0))
-    lab.price("0.02")
-    run = await above.enqueue("Go")
-    monkeypatch.setattr(trees, "is_limited", lambda _run: False)  # it stores answers, and knows nothing of trees
-    for _ in range(3):
-        await lab.drain()
-        await lab.clock.advance("1m")
-    assert (run.state, (await run.refresh()).limited) == ("completed", None)
-    assert (await run.result()).usage.cost == Decimal("0.06")

@@ -66,30 +66,9 @@ async def test_what_agents_own_says_so_and_is_not_enqueued_again_by_hand(make_ap
     for row in rows:
         with pytest.raises(StoreRefused, match=r"belongs to agents, .* Start a new run instead"):
             await hf.jobs.retry(row.id)
-    query(place, "update holdfast.job set layer = null")  # as the release before wrote them
-    for row in rows:
-        with pytest.raises(StoreRefused, match="belongs to agents"):
-            await hf.jobs.retry(row.id)
     query(place, "update holdfast.job set layer = 'ledgers'")  # as a later release may write them
     with pytest.raises(StoreRefused, match=r"belongs to ledgers, .* again through ledgers"):
         await hf.jobs.retry(rows[0].id)
-
-
-async def test_a_run_of_the_release_before_is_played_to_its_end(make_app: MakeApp, place: Place) -> None:
-    """Its job has no layer: whoever ends it knows by its kind that agents follow it."""
-    hf = make_app(embedded=False)
-
-    @hf.tool
-    def add(a: int, b: int) -> int:
-        """Add."""
-        query(place, "update holdfast.job set layer = null")
-        return a + b
-
-    agent = hf.agent("adder", model=scripted(hf, call("add", a=1, b=2), say("3")), tools=[add])
-    run = await agent.enqueue("1 + 2?")
-    query(place, "update holdfast.job set layer = null")
-    async with working(hf):
-        assert await run.text() == "3"
 
 
 @pytest.mark.parametrize("name", ["agent:x", "tool:x", "system:x"])

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.definition import AgentSpec, Delegate, Limits, ToolSpec
-from holdfast.agents.stored_form import OLD_FIELDS, as_stored
+from holdfast.agents.stored_form import LATER, as_stored
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
 from holdfast.cli.tail import Watcher, _as_line
@@ -384,18 +384,34 @@ async def test_a_batch_in_a_state_of_the_future_waits_for_a_newer_worker(make_ap
         await in_run_state(run, "completed")
 
 
-def test_a_definition_that_uses_nothing_new_is_written_as_the_release_before_wrote_it() -> None:
-    """That release reads strictly: a field that it does not know keeps its workers from claiming anything."""
+WRITTEN_BY_0_1_0 = {
+    "AgentSpec": (
+        *("name", "model", "instructions", "max_tokens", "options", "tools", "agents", "server_tools", "output"),
+        *("limits", "attempts", "queue", "priority", "requires", "caching", "compaction", "tool_search", "fallbacks"),
+        *("fallback_after", "on_max_tokens", "continuations"),
+    ),
+    "ToolSpec": (
+        *("name", "description", "schema", "effect", "queue", "requires", "timeout_us", "attempts", "priority"),
+        *("strict", "defer", "lane", "concurrency", "approve", "person", "within_us", "otherwise", "review"),
+    ),
+    "Delegate": ("name", "description", "agent", "queue", "priority", "requires"),
+    "Limits": ("turns", "depth", "tokens", "cost", "time", "on_limit", "within"),
+}
+
+
+def test_a_definition_that_uses_nothing_new_is_written_as_0_1_0_writes_it() -> None:
+    """A field more would make a new version of every agent at the upgrade: mark it as `LATER`."""
     tool = ToolSpec(name="dig", description="Dig.", schema={}, requires=("tag:pit",))
     spec = AgentSpec(name="a", model="scripted:x", tools=(tool,), agents=(Delegate(name="b", description="B"),))
     written = json.loads(spec.text())
     parts = {"AgentSpec": written, "ToolSpec": written["tools"][0], "Delegate": written["agents"][0]}
     for name, part in {**parts, "Limits": written["limits"]}.items():
-        assert set(part) == set(OLD_FIELDS[name])
+        assert set(part) == set(WRITTEN_BY_0_1_0[name])
     assert AgentSpec.parse(spec.text()) == spec
 
 
-def test_a_new_field_is_written_where_it_says_something() -> None:
-    newer = make_dataclass("Limits", [("hops", int | None, field(default=None))], bases=(Limits,), frozen=True)
-    assert "hops" not in as_stored(newer(turns=3))
+def test_a_later_field_is_written_where_it_says_something() -> None:
+    hops = ("hops", int | None, field(default=None, metadata=LATER))
+    newer = make_dataclass("Limits", [hops], bases=(Limits,), frozen=True)
+    assert as_stored(newer(turns=3)) == as_stored(Limits(turns=3))
     assert as_stored(newer(turns=3, hops=2)) == as_stored(Limits(turns=3)) | {"hops": 2}

@@ -11,10 +11,8 @@ from holdfast.agents.tools import ServerTool
 from holdfast.app import core_of
 from holdfast.errors import NotFound, SessionBusy, UsageError
 from holdfast.models.script import say
-from tests.conftest import Place
 from tests.support.agents import Gated, scripted
 from tests.support.apps import MakeApp, in_state, working
-from tests.support.past_kernel import query
 
 
 async def test_a_run_cancelled_while_it_waits_lets_the_next_one_go(make_app: MakeApp) -> None:
@@ -113,15 +111,3 @@ async def test_the_id_of_another_tenants_session_is_nobodys(make_app: MakeApp) -
         await hf.tenant("globex").session(theirs.id)
     run = await agent.enqueue("Hello", session=theirs.id, tenant="acme")
     assert run.session_id == theirs.id
-
-
-async def test_a_session_whose_key_an_earlier_release_took_in_the_form_of_an_id_is_found(
-    make_app: MakeApp, place: Place
-) -> None:
-    hf = make_app(embedded=False)
-    agent = hf.agent("a", model=scripted(hf, say("done")))
-    old = await hf.session("old")
-    key = "0190a5b4-0000-7000-8000-000000000001"
-    query(place, f"update holdfast.session set key = '{key}' where id = '{old.id}' returning id")
-    assert (await agent.enqueue("Hello", session=key)).session_id == old.id
-    assert (await hf.sessions[key].refresh()).id == old.id

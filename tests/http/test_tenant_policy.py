@@ -120,7 +120,7 @@ async def test_settings_allow_for_every_tenant(make_app: MakeApp) -> None:
 
 
 async def store_as_before(hf: Holdfast, spec: AgentSpec) -> None:
-    """As an earlier release stored an agent for the admin of a tenant."""
+    """Past the check, as from before the policy was declared."""
     await core_of(hf).runtime().transact(put_agent, Named(AgentName(spec.name, "acme"), spec))
 
 

@@ -86,8 +86,7 @@ class ServedAgents:
 
 
 def _can_serve(spec: AgentSpec, named: Iterable[set[str]], mine: set[str]) -> bool:
-    """By the tools that a route of its runs names. One that names none is of an agent without, or was written by the
-    release before: then the definition tells."""
+    """By the tools that a route of its runs names. For one that names none, the definition tells."""
     return any(tools <= mine if tools else mine.issuperset(needs_of(spec)) for tools in named)
 
 

@@ -1,36 +1,25 @@
-"""The stored form: definitions and limits as they are stored, so that the release before can still read them.
+"""The stored form: definitions and limits as they are stored, in a way that the next release does not change.
 
-Code of schema 8 reads them strictly: one field that it does not know, and it can do nothing with any of them. So a
-field that is younger than that is written only where it says something. A program that uses nothing new writes what the
-release before wrote, to the letter, and makes no new version of its agents.
+Release 0.1.0 writes all fields. A later release marks each field that it adds with `LATER`, and such a field is written
+only where it says something. So a program that uses nothing new makes no new version of its agents when it is upgraded,
+and the two releases of a deploy do not take turns in writing versions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-# The fields that code of schema 8 writes, all of them always. Do not add to these lists.
-OLD_FIELDS = {
-    "AgentSpec": (
-        *("name", "model", "instructions", "max_tokens", "options", "tools", "agents", "server_tools", "output"),
-        *("limits", "attempts", "queue", "priority", "requires", "caching", "compaction", "tool_search", "fallbacks"),
-        *("on_max_tokens", "continuations"),
-    ),
-    "ToolSpec": (
-        *("name", "description", "schema", "effect", "queue", "requires", "timeout_us", "attempts", "priority"),
-        *("strict", "defer", "lane", "concurrency", "approve", "person", "within_us", "otherwise", "review"),
-    ),
-    "Delegate": ("name", "description", "agent", "queue", "priority", "requires"),
-    "Limits": ("turns", "depth", "tokens", "cost", "time", "on_limit", "within"),
-}
+LATER: Mapping[str, bool] = {"later": True}  # the metadata of a field that is younger than 0.1.0
 
 
 def as_stored(record: Any) -> dict[str, Any]:
     """A definition, or a part of one, as it is stored."""
-    old = OLD_FIELDS[type(record).__name__]
-    values = {each.name: (each, getattr(record, each.name)) for each in fields(record)}
-    return {name: _value(value) for name, (each, value) in values.items() if name in old or value != _default_of(each)}
+    values = [(each, getattr(record, each.name)) for each in fields(record)]
+    return {
+        each.name: _value(value) for each, value in values if "later" not in each.metadata or value != _default_of(each)
+    }
 
 
 def _value(value: Any) -> Any:

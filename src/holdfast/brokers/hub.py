@@ -108,9 +108,7 @@ class Hub:
         self.waiters = Waiters(database, ports, self.routes, accept=self._accept, give_back=self._give_back)
         self.telling = WorkerTelemetry(ports, self.id)
         self._member = Membership(database, ports, settings, self.telling, relinked=self.waiters.work.set)
-        self._endings = Endings(
-            database, ports, self.telling, batch=settings.batch, settled=self._on_settled, layers=registry.layers
-        )
+        self._endings = Endings(database, ports, self.telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
         self._lifeline = lifeline or ThreadLifeline(

@@ -83,7 +83,7 @@ async def enqueue(
 
 
 def _definition(core: Core, kind: str, queue: str | None, requires: frozenset[str]) -> Definition:
-    if (owner := owner_of(kind, None, core.registry.layers)) is not None:
+    if (owner := owner_of(kind, core.registry.layers)) is not None:
         raise UsageError(f"a job {kind!r} cannot be enqueued by name: such kinds belong to {owner}.")
     declared = core.registry.definitions.get(kind)
     if declared is not None and queue in (None, declared.queue) and not requires:

@@ -1,7 +1,6 @@
 """Ownership: which layer of the runtime a job belongs to. A job without one is a program's own.
 
-The layer is written with the job. Jobs that code of schema 8 enqueued have none: such a job belongs to the layer whose
-kinds its own begins with. No program can declare a job under such a kind, so nothing else is taken for a layer's.
+The layer is written with the job, and owns its kind: no program can declare a job under such a kind.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from holdfast.kernel.database import Owner
 from holdfast.kernel.rows import NewJob
 
 
-def owner_of(kind: str, layer: str | None, layers: Iterable[Owner]) -> str | None:
-    """The layer that a job of this kind, stored with this `layer`, belongs to."""
-    if layer is not None:
-        return layer
+def owner_of(kind: str, layers: Iterable[Owner]) -> str | None:
+    """The layer that owns jobs of this kind."""
     return next((each.name for each in layers if kind.startswith(each.kinds)), None)
 
 

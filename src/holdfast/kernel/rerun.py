@@ -7,7 +7,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import Accepted
 from holdfast.kernel.families import hint
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.ownership import owner_of, retry_advice
+from holdfast.kernel.ownership import retry_advice
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.statements import EnqueueSql, JobsSql, WaitingSql, WhySql
 from holdfast.kernel.states import TERMINAL
@@ -21,11 +21,10 @@ async def retry(tx: Transaction, id: JobId, new_id: JobId) -> Accepted:
         raise NotFound(f"there is no job {id} in this database.")
     if old.state not in TERMINAL:
         raise StoreRefused(f"job {id} is {old.state}: only an ended job can be enqueued again. Cancel it first.")
-    layer = owner_of(old.kind, old.layer, tx.layers)
-    if layer is not None:
+    if old.layer is not None:
         raise StoreRefused(
-            f"job {id} ({old.kind}) belongs to {layer}, and cannot be enqueued again by itself. "
-            f"{retry_advice(layer, tx.layers)}"
+            f"job {id} ({old.kind}) belongs to {old.layer}, and cannot be enqueued again by itself. "
+            f"{retry_advice(old.layer, tx.layers)}"
         )
     if old.capabilities is None:
         await _restore_route(tx, id, old.kind, old.queue, old.route, laned=old.lane is not None)

@@ -19,7 +19,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.flow_rows import LaneState, WhyJob
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import UNKNOWN, admit
-from holdfast.kernel.ownership import owner_of, retry_advice
+from holdfast.kernel.ownership import retry_advice
 from holdfast.kernel.routes import LANE, offers, serves
 from holdfast.kernel.rows import Route
 from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
@@ -51,8 +51,7 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None, absent: 
     if job is None:
         raise NotFound(f"there is no job {id} in this database.")
     if job.state in TERMINAL:
-        layer = owner_of(job.kind, job.layer, tx.layers)
-        again = retry_command("job", id) if layer is None else retry_advice(layer, tx.layers)
+        again = retry_command("job", id) if job.layer is None else retry_advice(job.layer, tx.layers)
         return _ended(job.state, job.finished_at, _error_of(job), after=_after(job), again=again)
     if job.state != State.PENDING:
         return [_not_pending(job, absent)]

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle
-from holdfast.kernel.database import Database, Owner, Transaction, single
-from holdfast.kernel.ownership import owner_of
+from holdfast.kernel.database import Database, Transaction, single
 from holdfast.kernel.rows import Ended, Ending, Held, Lease
 from holdfast.resp.deliveries import SentLease
 from holdfast.resp.statements import HoldersSql
@@ -40,11 +39,9 @@ class Report(NamedTuple):
 
 
 class ReportEndings:
-    def __init__(self, database: Database, clock: Clock, layers: Sequence[Owner] = ()) -> None:
-        """`layers` are those of the program, which hear of the ends of their jobs."""
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._layers = layers
         self._waiting: list[Report] = []
         self._writer: asyncio.Task[None] | None = None
         self._last: asyncio.Future[bool] | None = None  # the answer to the last report
@@ -63,7 +60,7 @@ class ReportEndings:
 
     def _is_plain(self, lease: Lease) -> bool:
         """Whether nobody else has to hear of its end."""
-        return lease.parent is None and lease.lane is None and owner_of(lease.kind, lease.layer, self._layers) is None
+        return lease.parent is None and lease.lane is None and lease.layer is None
 
     async def passed(self) -> None:
         """Wait for the answers to all reports that came before."""

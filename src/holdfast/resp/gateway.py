@@ -49,7 +49,7 @@ class RespGateway:
     @property
     def endings(self) -> ReportEndings:
         if self._endings is None:
-            self._endings = ReportEndings(self.database, self.clock, self.core.registry.layers)
+            self._endings = ReportEndings(self.database, self.clock)
         return self._endings
 
     @property

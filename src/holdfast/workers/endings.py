@@ -23,8 +23,7 @@ from holdfast.errors import BadPayload, Unavailable
 from holdfast.kernel.bounds import urgent
 from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
 from holdfast.kernel.complete import ending as ending_of
-from holdfast.kernel.database import Database, Owner
-from holdfast.kernel.ownership import owner_of
+from holdfast.kernel.database import Database
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import State
@@ -129,15 +128,12 @@ class Endings:
         *,
         batch: int,
         settled: Callable[[Lease, Ending, str | None], None],
-        layers: Sequence[Owner] = (),
     ) -> None:
-        """`settled` is told each job's new state, or None when its lease was lost. `layers` are those of the program:
-        the end of a job of theirs is written together with what they write."""
+        """`settled` is told each job's new state, or None when its lease was lost."""
         self._database = database
         self._ports = ports
         self._telling = telling
         self._settled = settled
-        self._layers = layers
         self._lines: defaultdict[str | None, EndingLine] = defaultdict(lambda: EndingLine(batch, self._write))
         self._apart: set[asyncio.Task[None]] = set()  # each with an outcome that was refused
 
@@ -167,8 +163,7 @@ class Endings:
 
     def _line_of(self, lease: Lease) -> str | None:
         """None: it writes no rows but its own, and those of a lane, for which nobody waits."""
-        owner = owner_of(lease.kind, lease.layer, self._layers)
-        return owner if owner is not None else "" if lease.parent is not None else None
+        return lease.layer if lease.layer is not None else "" if lease.parent is not None else None
 
     async def _write(self, batch: Sequence[tuple[Lease, Ending]]) -> None:
         """Store these. One that the database refuses must not take the others along."""
@@ -230,11 +225,6 @@ class Endings:
             return problem
         return None
 
-    def _is_owned(self, batch: Sequence[tuple[Lease, Ending]]) -> bool:
-        """Does a layer want to hear of one of these? Asked once for each kind: most batches have one."""
-        kinds = {(lease.kind, lease.layer) for lease, _ in batch}
-        return any(owner_of(kind, layer, self._layers) is not None for kind, layer in kinds)
-
     def _jittered(self, pause: float) -> float:
         return pause * (0.5 + self._ports.random.random())
 
@@ -250,7 +240,7 @@ class Endings:
         endings = [ending for _, ending in batch]
         # Every parent, whatever the outcome: a cancel that came meanwhile ends the child, too.
         parents = sorted({lease.parent for lease, _ in batch if lease.parent is not None})
-        if parents or any(lease.lane is not None for lease, _ in batch) or self._is_owned(batch):
+        if parents or any(lease.lane is not None or lease.layer is not None for lease, _ in batch):
             ended = await self._database.transact(complete_and_settle, endings, parents)
         else:
             ended = await self._database.transact(complete, endings)

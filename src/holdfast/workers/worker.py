@@ -104,9 +104,7 @@ class Worker:
         self._claims = Claiming(
             database, ports, settings, self._routing, self.telling, room=self._room, accept=self._accept
         )
-        self._endings = Endings(
-            database, ports, self.telling, batch=settings.batch, settled=self._on_settled, layers=registry.layers
-        )
+        self._endings = Endings(database, ports, self.telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
         self._duties = Duties(database, ports, settings, registry.chores)
         self._watch = LoopWatch(ports.clock, settings, self.holdings, self.id, (Worker._attempt.__code__, HANDLER))

@@ -75,9 +75,6 @@ async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over
 async def _reserve_in_trees(
     tx: Transaction, run: LoadedRun, turn: int, held: Sequence[trees.Tree], nano: int
 ) -> Over | None:
-    full = [tree.name for tree in held if tree.is_full(nano)]
-    if full and any([await _free_answered(tx, name) for name in sorted(full)]):
-        held = await trees.hold(tx, run)
     over = [tree for tree in held if tree.is_full(nano)]
     if not over:
         here = [Reserved(tree.name, 0, nano) for tree in held]
@@ -95,14 +92,6 @@ def _over_tree(tree: trees.Tree, nano: int) -> Over:
     if reserved and spent + nano <= limit:  # there is money, if what is under way costs less than it may
         return Over(name, name, words, "wait", _SOON_US)
     return Over(name, name, words, "end", 0, nano)
-
-
-async def _free_answered(tx: Transaction, tree: str) -> bool:
-    """Free what a tree reserves for calls that have been answered; whether there was any."""
-    left = await tx.many(BudgetsSql.answered_in, tree=tree)
-    if left:
-        await tx.run(BudgetsSql.settle, costs=[CallCost(key.run, key.number, 0) for key in left])
-    return bool(left)
 
 
 async def _cost_of_tree(tx: Transaction, run: LoadedRun) -> int:

@@ -35,7 +35,6 @@ class BudgetsSql(Statements, package=_PACKAGE, file="budgets.sql", rows=_ROWS):
     reserve: Exec
     hold_tree: One[BudgetUse]
     last_reserved: One[RowCount]
-    answered_in: Many[TurnKey]
     settle: Exec
     payer: One[Payer]
     reserved_turns: Many[TurnKey]

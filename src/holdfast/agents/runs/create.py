@@ -114,14 +114,9 @@ async def session_named(tx: Transaction, name: str, tenant: str) -> SessionRow |
 
 
 async def _session_of_id(tx: Transaction, name: str, tenant: str) -> SessionRow:
-    """The session that a text in the form of an id names. None is made under it: an id means its session.
-
-    A session that has such a text for its key was made by an earlier release, and is found.
-    """
-    found = await session_named(tx, name, tenant)
-    if found is not None and found.tenant != tenant:  # of another tenant: for this one there is only its own key
-        found = await tx.one(SessionsSql.find_session, id="", tenant=tenant, key=name)
-    if found is None:
+    """The session that a text in the form of an id names. None is made under it: an id means its session."""
+    found = await tx.one(SessionsSql.find_session, id=name.lower(), tenant=tenant, key=None)
+    if found is None or found.tenant != tenant:
         raise NotFound(
             f"there is no session {name} in this database. It has the form of an id, and a new session cannot have it "
             f"for its key: leave the key out, or put something before it, such as 'user-{name}'."

@@ -98,12 +98,6 @@ returning :columns;
 select coalesce(max(t.started_at), 0) as n from holdfast.reservation v
 join holdfast.turn t on t.run = v.run and t.number = v.turn where v.budget = :budget;
 
--- name: answered_in :many
--- Calls that a tree of runs still reserves although they are not active: a worker of the release before, which does
--- not know trees, stored their answers.
-select distinct v.run, v.turn as number from holdfast.reservation v cross join holdfast.turn t
-where t.run = v.run and t.number = v.turn and v.budget = :tree and t.state not in ('calling', 'batched');
-
 -- name: settle :exec on postgres
 -- Frees what was reserved, and counts the cost of the calls as spent. With a cost of nothing it only frees. Summed
 -- for each budget, because an update changes a row once.

@@ -246,9 +246,9 @@ where name = any(array(
 returning name;
 
 -- name: open_stranded :exec
--- Lanes with blocked jobs that nothing will open: a release with schema 5 left them so, or somebody removed the row.
--- Goes from each blocked lane to the next by one index probe. It writes notes, and so waits for nobody. For a missing
--- row see `restore_lanes`.
+-- Lanes with blocked jobs that nothing will open, because somebody changed or removed the row by hand. Goes from each
+-- blocked lane to the next by one index probe. It writes notes, and so waits for nobody. For a missing row see
+-- `restore_lanes`.
 with recursive blocked (lane) as (
     select (select t.lane from holdfast.later t where t.state = 'blocked' order by t.lane limit 1)
     union all
