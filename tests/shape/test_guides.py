@@ -9,9 +9,7 @@ from typing import get_args
 
 from holdfast import events
 from holdfast.agents.events.log import Topic
-from holdfast.kernel.sql import _HEADER
 from holdfast.models.simulator.rules import FAULTS, MATCHES
-from tests.shape.tree import statements
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -46,15 +44,6 @@ def test_every_topic_is_described() -> None:
 def test_every_rule_of_the_provider_simulator_is_described() -> None:
     described = {row[0].strip("`") for row in rows("models.md") if len(row) == 2}
     assert MATCHES.keys() | FAULTS.keys() <= described
-
-
-def test_every_statement_with_two_texts_is_listed() -> None:
-    """So that a fork is a decision. Where one text will do, a rule of `dialects` is better."""
-    lines = [line for path in statements() for line in path.read_text().splitlines()]
-    forked = {header["name"] for header in map(_HEADER.match, lines) if header and header["dialect"]}
-    page = (DOCS / "architecture.md").read_text().partition("## Statements with two texts")[2]
-    assert set(re.findall(r"`([a-z_]+)`", page)) == forked
-    assert f"statements {len(forked)} have a text for each database" in page
 
 
 def test_the_first_page_leads_to_every_other() -> None:
