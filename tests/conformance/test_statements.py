@@ -25,6 +25,7 @@ from holdfast.kernel.sql import (
     catalogue,
     render,
     render_lent,
+    sources,
 )
 from holdfast.kernel.statements import GROUPS as KERNEL
 from tests.support.stores import Store
@@ -83,6 +84,37 @@ def test_a_file_and_its_class_that_agree_are_rendered_for_each_database(file: Pa
     assert "value ->> 0, value ->> 1 from json_each(:items)" in made["sqlite"]["add"].texts[0]
 
 
+PARTS = """
+-- What the file is about.
+
+-- part: contains on postgres
+name @> cast(:name as jsonb)
+
+-- part: contains on sqlite
+-- Its own reason.
+json_contains(name, :name)
+
+-- part: found
+id = :id and @contains
+
+-- name: find :one
+select id, name from holdfast.item where @found;
+
+-- name: add :exec
+insert into holdfast.item (id) values (:id);
+"""
+
+
+def test_a_part_may_have_a_text_for_each_database(file: Path) -> None:
+    made = bind(group(file, PARTS, find=One[Item], add=Exec))
+    assert made["postgres"]["find"].texts == (
+        "select id, name from hf.item where id = $1 and name @> cast($2 as jsonb)",
+    )
+    assert made["sqlite"]["find"].texts == ("select id, name from item where id = :id and json_contains(name, :name)",)
+    assert made["sqlite"]["add"].texts == ("insert into item (id) values (:id)",)
+    assert [source.dialect for source in sources(str(file))] == ["sqlite", "postgres", None]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -94,6 +126,8 @@ def test_a_file_and_its_class_that_agree_are_rendered_for_each_database(file: Pa
         (GOOD.replace(":items.name", ":items.nickname"), ":items.nickname is not a field"),
         (GOOD.replace(":items.name", ":others.name"), ":others.name is not a field"),
         (GOOD.split("-- name: add :exec on sqlite", maxsplit=1)[0], "disagree on sqlite about: add"),
+        (GOOD.replace("where id", "where @who and id"), "small.sql:find: '@who' is not a part of this file"),
+        (PARTS.replace("contains(name, :name)", "contains(name, :more)"), "find .* take different parameters"),
     ],
     ids=[
         "another name",
@@ -104,6 +138,8 @@ def test_a_file_and_its_class_that_agree_are_rendered_for_each_database(file: Pa
         "unknown field",
         "unknown rows",
         "a fork without its twin",
+        "an unknown part",
+        "uneven parts",
     ],
 )
 def test_a_file_that_drifted_from_its_class_is_refused(file: Path, text: str, message: str) -> None:

@@ -14,9 +14,10 @@ from holdfast.agents import states
 from holdfast.agents.life import Life
 from holdfast.agents.states import LIVES
 from holdfast.kernel.migrate import migrations
-from holdfast.kernel.sql import Dialect
+from holdfast.kernel.sql import Dialect, sources
+from holdfast.kernel.sql.dialects import masked, unmasked
 from holdfast.kernel.states import State, StateName
-from tests.shape.tree import modules, named, parsed, statements
+from tests.shape.tree import SOURCE, modules, named, parsed, statements
 
 NAMES = {state for life in LIVES for state in life.names}
 BY_TABLE: dict[str, Life[Any, Any]] = {life.table: life for life in LIVES}
@@ -134,16 +135,11 @@ class Update:
 
 def _statements(path: Path) -> Iterator[tuple[str, str]]:
     """The names and texts of the statements of a file, with the parts that they share, each on one line."""
-    parts: dict[str, str] = {}
-    for kind, block in re.findall(r"^-- (part|name): (.*?)(?=^-- (?:part|name): |\Z)", path.read_text(), re.M | re.S):
-        head, _, body = block.partition("\n")
-        code = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
-        code = re.sub(r"@(\w+)", lambda match: parts.get(match[1], match[0]), code)
-        if kind == "part":
-            parts[head] = code
-            continue
-        for text in code.split(";"):
-            yield f"{named(path)} {head}", " ".join(text.split())
+    package = ".".join(("holdfast", *path.parent.relative_to(SOURCE).parts))
+    for source in sources(path.name, package):
+        code, quoted = masked(source.text)
+        for text in unmasked(code, quoted).split(";"):
+            yield f"{named(path)} {source.name} {source.dialect or ''}", " ".join(text.split())
 
 
 def _updates(name: str, text: str) -> Iterator[Update]:

@@ -88,25 +88,26 @@ def test_a_statement_begins_with_its_name() -> None:
     assert not untold, f"a file says what its subject is:{listed(untold)}"
 
 
-def test_a_forked_statement_stands_twice_in_a_row_with_a_reason() -> None:
+def test_what_has_two_texts_has_them_in_a_row_with_a_reason() -> None:
     wrong = [fork for path in statements() for fork in wrong_forks(path)]
     assert not wrong, listed(wrong)
 
 
 def wrong_forks(path: Path) -> Iterator[tuple[str, str]]:
-    """Each forked statement of a file that does not stand as it should, and what is wrong with it."""
+    """Each statement or part with two texts that does not stand as it should, and what is wrong with it."""
     lines = path.read_text().splitlines()
     headers = [(number, found) for number, line in enumerate(lines) if (found := _HEADER.match(line))]
     forked = [(number, found) for number, found in headers if found["dialect"]]
-    places = [found["name"] for _, found in headers]
+    names = [found["name"] or found["part"] for _, found in headers]
     for (first_at, first), second in zip_longest(forked[::2], forked[1::2]):
-        named_so = f"{named(path)}: {first['name']}"
-        if second is None or places.count(first["name"]) != 2 or second[1]["name"] != first["name"]:
+        name = first["name"] or first["part"]
+        named_so = f"{named(path)}: {name}"
+        if second is None or names.count(name) != 2 or name not in (second[1]["name"], second[1]["part"]):
             yield named_so, "it must stand twice, once in a row for each database"
         elif (first["dialect"], second[1]["dialect"]) != ("postgres", "sqlite"):
             yield named_so, "first the one for postgres, then the one for sqlite"
         elif first["many"] != second[1]["many"]:
-            yield named_so, "both answer with as many rows"
+            yield named_so, "both answer with as many rows, and both are parts or neither is"
         elif not any(lines[at + 1].startswith("-- ") for at in (first_at, second[0])):
             yield named_so, "why twice?"
 

@@ -17,6 +17,7 @@ lane `l` lets start now, beside those that run; `:cap` if nothing limits them. `
 n-th value of a column, on PostgreSQL.
 
 Text that several statements of a file share stands before them under `-- part: name`; they say `@name` in its place.
+A part may have two texts, as a statement may: then only these words differ in the statements that name it.
 
 A connection that a caller lends to Holdfast spells parameters as its library does, and may convert every `json` or
 `uuid`. So such values are sent to it as text, and the server casts them.
@@ -40,7 +41,7 @@ Style = Literal["dollar", "pyformat"]  # how a lent connection spells a paramete
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _HEADER = re.compile(
-    r"^-- (?:part: (?P<part>\w+)|name: (?P<name>\w+) :(?P<many>many|one|exec)(?: on (?P<dialect>sqlite|postgres))?)$"
+    r"^-- (?:part: (?P<part>\w+)|name: (?P<name>\w+) :(?P<many>many|one|exec))(?: on (?P<dialect>sqlite|postgres))?$"
 )
 # A slot is a turn among the tenants of one fair queue. Slots of different queues do not compare: in a queue that is not
 # fair all jobs have slot 0, and a fair queue would always come after it.
@@ -201,7 +202,7 @@ class Source(NamedTuple):
 def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
     text = resources.files(package).joinpath(file).read_text("utf-8")
     found: list[Source] = []
-    parts: dict[str, str] = {}
+    parts: dict[Dialect, dict[str, str]] = {dialect: {} for dialect in get_args(Dialect)}
     lines: list[str] = []
     header: re.Match[str] | None = None
     for line in [*text.splitlines(), "-- name: end :exec"]:
@@ -210,19 +211,27 @@ def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
             lines.append(line)
             continue
         if header is not None:
-            body = _with_parts("\n".join(lines).strip().rstrip(";"), parts)
-            body = _MACRO.sub(_expanded, body)
-            body = _NTH.sub(r"(cast(\1 as \2[]))[least(cardinality(cast(\1 as \2[])), \3)]", body)
+            body = "\n".join(lines).strip().rstrip(";")
+            texts = {
+                dialect: _without_macros(body, known)
+                for dialect, known in parts.items()
+                if header["dialect"] in (None, dialect)
+            }
             if header["part"]:
-                parts[header["part"]] = _COMMENTS.sub("", body)
+                for dialect, part in texts.items():
+                    parts[dialect][header["part"]] = _COMMENTS.sub("", part)
+            elif len(set(texts.values())) == 1 and header["dialect"] is None:
+                found.append(Source(header["name"], header["many"], None, texts["postgres"]))
             else:
-                found.append(Source(header["name"], header["many"], header["dialect"], body))  # type: ignore[arg-type]
+                found += [Source(header["name"], header["many"], *each) for each in texts.items()]
         header, lines = match, []
     return tuple(found)
 
 
-def _with_parts(text: str, parts: Mapping[str, str]) -> str:
-    return _PART.sub(lambda match: parts.get(match[1], match[0]), text)
+def _without_macros(text: str, parts: Mapping[str, str]) -> str:
+    text = _PART.sub(lambda match: parts.get(match[1], match[0]), text)
+    text = _MACRO.sub(_expanded, text)
+    return _NTH.sub(r"(cast(\1 as \2[]))[least(cardinality(cast(\1 as \2[])), \3)]", text)
 
 
 def _expanded(match: re.Match[str]) -> str:

@@ -60,6 +60,7 @@ Fields = Mapping[str, Sequence[str]]  # of each parameter that is a list of reco
 
 _APART = re.compile(r"'[^']*'|--[^\n]*")
 _MASKED = re.compile(r"'(\d+)'")
+_PART = re.compile(r"@\w+")
 _ROWS = re.compile(
     r"\brows\((?P<lists>[^()]*)\)(?P<place>\s+with\s+ordinality)?\s+as\s+(?P<name>\w+)\s*\((?P<columns>[^()]*)\)"
 )
@@ -114,7 +115,7 @@ _REMOVAL = re.compile(r"\s*delete\s+from\s+([\w.]+)\s+where\s+(.*?)\s+returning\
 _LIMIT = re.compile(r"\s+limit\b")
 _ONE_COLUMN = re.compile(r"\s*select\s+(\w+(?:\.\w+)?)\s+from\b")
 _ORDER = re.compile(r"\border\s+by\b(?:.*,)?(.*)", re.S)
-_PART = re.compile(r"\([^()]*\)")
+_PARENTHESES = re.compile(r"\([^()]*\)")
 _RETURNING = re.compile(r"\breturning\b")
 _PLACED = re.compile(r",\s*\w+\s+as\s+(?=\(\s*insert\s+into\s+holdfast\.ready\b)")
 _NEW_JOB = re.compile(r"\s*insert\s+into\s+holdfast\.job\s+\(([^()]*)\)")
@@ -134,6 +135,8 @@ _VALUE = re.compile(r"\bjson_value\(([^(),]+),\s*([^(),]+)\)")
 def spelled(text: str, fields: Fields, dialect: Dialect) -> str:
     """The text as this database spells it, without comments."""
     code, quoted = masked(text)
+    if unknown := _PART.search(code):
+        raise StatementDrift(f"{unknown[0]!r} is not a part of this file.")
     code = _tables(code, fields, dialect)
     code = _for_sqlite(code) if dialect == "sqlite" else _for_postgres(code)
     if left := (_LEFT_ON_SQLITE if dialect == "sqlite" else _LEFT_ON_POSTGRES).search(code):
@@ -418,6 +421,6 @@ def _opening(code: str, within: int) -> int:
 
 def _without_parts(query: str) -> str:
     """The query without what it has in parentheses."""
-    while (shorter := _PART.sub("", query)) != query:
+    while (shorter := _PARENTHESES.sub("", query)) != query:
         query = shorter
     return query
