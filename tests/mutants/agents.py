@@ -83,7 +83,7 @@ RUNS: Final = (
     Mutant(
         "next run that nobody wakes",
         "the end of a run does not wake the one behind it",
-        (Words("wake_next", "coalesce(t.state, '') = 'waiting'", "false"),),
+        (Words("wake_next", "state, '') = 'waiting'", "state, '') = 'asleep'"),),
         ("agents/test_sessions.py::test_a_run_cancelled_while_it_waits_lets_the_next_one_go[sqlite]",),
     ),
     Mutant(
@@ -342,7 +342,7 @@ HISTORY: Final = (
     Mutant(
         "event skipped on resuming",
         "a reader that comes back misses the event behind the last that it saw",
-        (Words("events_after", "e.seq > c.after", "e.seq > c.after + 1"),),
+        (Words("events_after", "seq > c.after", "seq > c.after + 1"),),
         ("agents/test_loop.py::test_streams_from_any_point[sqlite]",),
     ),
     Mutant(

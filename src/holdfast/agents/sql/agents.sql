@@ -38,17 +38,24 @@ select :columns from holdfast.agent where id = :id;
 select :columns from holdfast.agent
 where name = :name and tenant = :tenant order by created_at, id;
 
+-- part: has_metadata on postgres
+metadata @> cast(:metadata as jsonb)
+
+-- part: has_metadata on sqlite
+-- A function that the driver adds. It compares as `@>` does.
+json_contains(metadata, :metadata)
+
 -- name: list_agents :many
 select :columns from holdfast.agent
 where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:name as text) is null or name = :name)
-    and json_contains(metadata, :metadata)
+    and @has_metadata
     and (name, id) > (:after_name, :after)
 order by name, id limit :limit;
 
 -- name: count_agents :one
 select count(*) as n from (select id from holdfast.agent
 where (cast(:tenant as text) is null or tenant = :tenant) and (cast(:name as text) is null or name = :name)
-    and json_contains(metadata, :metadata) limit :look) as looked;
+    and @has_metadata limit :look) as looked;
 
 -- name: find_version :one
 select :columns from holdfast.agent_version

@@ -75,17 +75,28 @@ order by a.budget
 on conflict (budget, period) do update set spent_nano = budget_use.spent_nano + excluded.spent_nano
 returning :columns;
 
--- name: reserve :exec
+-- part: add_reservations
 -- After `lasting_us` the reservation lapses. If it is null, the run settles the reservation, or it is removed when
 -- the run ends.
-with reserved as (
-    insert into holdfast.reservation (run, turn, budget, period, nano, lapses_at)
-    select :run, :turn, r.budget, r.period, r.nano, holdfast.now_us() + cast(:lasting_us as bigint)
-    from rows(:reserved) as r (budget text, period bigint, nano bigint)
-)
+insert into holdfast.reservation (run, turn, budget, period, nano, lapses_at)
+select :run, :turn, r.budget, r.period, r.nano, holdfast.now_us() + cast(:lasting_us as bigint)
+from rows(:reserved) as r (budget text, period bigint, nano bigint)
+
+-- part: count_reservations
 update holdfast.budget_use set reserved_nano = reserved_nano + r.nano
 from rows(:reserved) as r (budget text, period bigint, nano bigint)
-where budget_use.budget = r.budget and budget_use.period = r.period;
+where budget_use.budget = r.budget and budget_use.period = r.period
+
+-- name: reserve :exec on postgres
+with reserved as (
+@add_reservations
+)
+@count_reservations;
+
+-- name: reserve :exec on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+@add_reservations;
+@count_reservations;
 
 -- name: hold_tree :one
 -- The row under which a tree of runs reserves, locked until the call is reserved.

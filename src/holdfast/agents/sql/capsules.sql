@@ -121,10 +121,18 @@ values (:job_id, :kind, :queue, :route, :tenant, :priority, :max_attempts, :max_
     :created_at, :parent, :payload, :metadata, 'agents')
 returning seq;
 
--- name: end_kept_job :exec
--- A capsule does not contain attempts. On SQLite a trigger has made the new job ready.
+-- part: end_job
+-- A capsule does not contain attempts.
+insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
+values (:seq, 0, :finished_at, :attempts, :rescues, :state, :queue, :result, :error)
+
+-- name: end_kept_job :exec on postgres
 with withdrawn as (
     delete from holdfast.ready where route = :route and priority = :priority and slot = 0 and seq = :seq
 )
-insert into holdfast.ended (seq, token, finished_at, attempts, rescues, state, queue, result, error)
-values (:seq, 0, :finished_at, :attempts, :rescues, :state, :queue, :result, :error);
+@end_job;
+
+-- name: end_kept_job :exec on sqlite
+-- Forked: SQLite has no CTE that changes rows. A trigger has made the new job ready.
+delete from holdfast.ready where route = :route and priority = :priority and slot = 0 and seq = :seq;
+@end_job;

@@ -130,20 +130,31 @@ returning :columns;
 -- The messages are kept in their places, and no longer sent.
 update holdfast.message set live = 0, compacted = :id where id = any(cast(:messages as text[])) and live = 1;
 
--- name: add_made :exec
--- Messages in the places of those that they replace, which are not live any more.
-with message as (
-    insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, made_by, created_at)
-    select m.id, :session, '', m.ordinal, m.role, m.run, m.turn, m.kind, :id, holdfast.now_us()
-    from rows(:made) as m (id text, ordinal integer, role text, run text, turn integer, kind text)
-    where true
-    on conflict (id) do nothing
-)
+-- part: made_messages
+-- In the places of those that they replace, which are not live any more.
+insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, made_by, created_at)
+select m.id, :session, '', m.ordinal, m.role, m.run, m.turn, m.kind, :id, holdfast.now_us()
+from rows(:made) as m (id text, ordinal integer, role text, run text, turn integer, kind text)
+where true
+on conflict (id) do nothing
+
+-- part: their_blocks
 insert into holdfast.block (message, ordinal, type, body, blob)
 select b.message, b.ordinal, b.type, b.body, b.blob
 from rows(:blocks) as b (message text, ordinal integer, type text, body json, blob text)
 where true
-on conflict (message, ordinal) do nothing;
+on conflict (message, ordinal) do nothing
+
+-- name: add_made :exec on postgres
+with message as (
+@made_messages
+)
+@their_blocks;
+
+-- name: add_made :exec on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+@made_messages;
+@their_blocks;
 
 -- name: set_generation :exec
 update holdfast.session set generation = :generation, compactions = compactions + :counted,

@@ -38,10 +38,17 @@ select t.ended_at as at, r.agent_name as source, t.model as kind, t.mode, t.stat
     t.ended_at - t.started_at as duration_us, t.run as id, cast(null as text) as error, cast(null as text) as message,
     cast(null as text) as layer
 
+-- part: run_of_turn on postgres
+cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = t.run offset 0) as r
+
+-- part: run_of_turn on sqlite
+-- SQLite has no lateral join. A cross join keeps it at this order of tables.
+cross join holdfast.run r on r.id = t.run
+
 -- name: ended_turns :many
 @turn_ended
 from holdfast.turn t
-cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = t.run offset 0) as r
+@run_of_turn
 where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto
 order by t.ended_at;
 
@@ -54,11 +61,18 @@ select c.finished_at as at, r.agent_name as source, c.name as kind, '' as mode, 
     case when c.state = 'failed' then coalesce(c.output ->> 'message', cast(c.output as text)) end as message,
     cast(null as text) as layer
 
+-- part: run_of_call on postgres
+cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = c.run offset 0) as r
+
+-- part: run_of_call on sqlite
+-- SQLite has no lateral join. A cross join keeps it at this order of tables.
+cross join holdfast.run r on r.id = c.run
+
 -- name: ended_calls :many
 -- A call waited until its job was claimed.
 @call_ended
 from holdfast.tool_call c
-cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = c.run offset 0) as r
+@run_of_call
 where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto
 order by c.finished_at, c.id;
 
@@ -85,7 +99,7 @@ where r.finalized_at is not null and r.finalized_at > :after and r.finalized_at 
 from (
 @turn_ended
 from holdfast.turn t
-cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = t.run offset 0) as r
+@run_of_turn
 where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto) as f
 @by_hour;
 
@@ -94,7 +108,7 @@ where t.ended_at is not null and t.ended_at > :after and t.ended_at <= :upto) as
 from (
 @call_ended
 from holdfast.tool_call c
-cross join lateral (select r.agent_name, r.tenant from holdfast.run r where r.id = c.run offset 0) as r
+@run_of_call
 where c.finished_at is not null and c.finished_at > :after and c.finished_at <= :upto) as f
 @by_hour;
 
@@ -104,20 +118,34 @@ where c.finished_at is not null and c.finished_at > :after and c.finished_at <= 
 from holdfast.run r
 where r.session = :session and r.finalized_at > :after;
 
+-- part: turns_of_run on postgres
+cross join lateral (select t.run, t.ended_at, t.model, t.mode, t.state, t.input_tokens, t.output_tokens,
+    t.cache_write_tokens, t.cache_read_tokens, t.cost_nano, t.started_at from holdfast.turn t
+    where t.run = r.id offset 0) as t
+
+-- part: turns_of_run on sqlite
+-- As `run_of_turn`.
+cross join holdfast.turn t on t.run = r.id
+
 -- name: turns_in :many
 -- The condition does not say that a turn has ended: a plan might then begin with all turns that have.
 @turn_ended
 from holdfast.run r
-cross join lateral (select t.run, t.ended_at, t.model, t.mode, t.state, t.input_tokens, t.output_tokens,
-    t.cache_write_tokens, t.cache_read_tokens, t.cost_nano, t.started_at from holdfast.turn t
-    where t.run = r.id offset 0) as t
+@turns_of_run
 where r.session = :session and coalesce(t.ended_at, -1) > :after;
+
+-- part: calls_of_run on postgres
+cross join lateral (select c.id, c.name, c.state, c.job, c.created_at, c.finished_at, c.output from holdfast.tool_call c
+    where c.run = r.id offset 0) as c
+
+-- part: calls_of_run on sqlite
+-- As `run_of_turn`.
+cross join holdfast.tool_call c on c.run = r.id
 
 -- name: calls_in :many
 @call_ended
 from holdfast.run r
-cross join lateral (select c.id, c.name, c.state, c.job, c.created_at, c.finished_at, c.output from holdfast.tool_call c
-    where c.run = r.id offset 0) as c
+@calls_of_run
 where r.session = :session and coalesce(c.finished_at, -1) > :after;
 
 -- name: compactions_in :many

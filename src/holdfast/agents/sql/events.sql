@@ -89,7 +89,7 @@ order by r.id, value ->> :deltas.place
 on conflict (run, seq) do nothing;
 select case when exists (select 1 from holdfast.reader d where d.until > holdfast.now_us()) then 1 else 0 end as readers;
 
--- name: events_after :many
+-- name: events_after :many on postgres
 -- For all the runs that a process reads, each after the position of its reader.
 select :columns(e)
 from rows(:cursors) as c (run text, after integer)
@@ -98,18 +98,34 @@ cross join lateral (
 ) as e
 order by e.run, e.seq;
 
+-- name: events_after :many on sqlite
+-- Forked: SQLite has no lateral join.
+select :columns(e)
+from rows(:cursors) as c (run text, after integer)
+cross join holdfast.run_event e on e.rowid in (
+    select k.rowid from holdfast.run_event k where k.run = c.run and k.seq > c.after order by k.seq limit :limit)
+order by e.run, e.seq;
+
+-- part: settled on postgres
+-- No open transaction can commit an earlier event. Transactions of an earlier epoch are over, and their numbers do not
+-- compare with ours.
+(e.epoch < (select c.epoch from holdfast.cluster c)
+    or e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint))
+
+-- part: settled on sqlite
+-- There is one writer: nobody commits an event that comes before one that can be read.
+true
+
 -- name: last_topic :one
 -- The last event before every open transaction: what such a transaction commits later must come after it.
-select :columns from holdfast.run_event
-where topic is not null and (epoch < (select c.epoch from holdfast.cluster c)
-    or tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint))
-order by epoch desc, tx desc, pos desc limit 1;
+select :columns(e) from holdfast.run_event e
+where e.topic is not null and @settled
+order by e.epoch desc, e.tx desc, e.pos desc limit 1;
 
 -- name: topics_after :many
 -- Events of all runs, in the order of their transactions. It waits for open transactions that could still add
--- earlier events. Transactions of an earlier epoch are over, and their numbers do not compare with ours. Each of the
--- three queries reads one range of the index: for `(epoch, tx, pos) > (…)` SQLite, where `tx` is always 0, would read
--- all events of the epoch.
+-- earlier events. Each of the three queries reads one range of the index: for `(epoch, tx, pos) > (…)` SQLite, where
+-- `tx` is always 0, would read all events of the epoch.
 select :columns(e)
 from (
     select * from (
@@ -125,6 +141,5 @@ from (
         select :columns(k) from holdfast.run_event k where k.topic is not null and k.epoch > cast(:epoch as bigint)
         order by k.epoch, k.tx, k.pos limit :limit) as later_epochs
 ) as e
-where e.epoch < (select c.epoch from holdfast.cluster c)
-    or e.tx < cast(cast(pg_snapshot_xmin(pg_current_snapshot()) as text) as bigint)
+where @settled
 order by e.epoch, e.tx, e.pos limit :limit;

@@ -7,16 +7,23 @@ from rows(:turns) as t (run text, turn integer)
 join holdfast.tool_call c on c.run = t.run and c.turn = t.turn
 order by c.run, c.turn, c.ordinal limit :limit;
 
+-- part: message_of_run on postgres
+holdfast.message m
+
+-- part: message_of_run on sqlite
+-- Without the index SQLite would read all messages of the session.
+holdfast.message m indexed by message_run
+
 -- name: last_words :many
 -- The last live messages of each of these runs. A fork has copies of messages under the same run, in its own session.
 select m.id, m.session, m.branch, m.ordinal, m.role, m.run, m.turn, m.kind, m.live, m.preserved, m.created_at, 0 as retired
 from (
-    select r.id, r.session, coalesce((select n.ordinal from holdfast.message n indexed by message_run
-        where n.run = r.id and n.session = r.session and n.live = 1
-        order by n.ordinal desc limit 1 offset :skipped), 0) as least
+    select r.id, r.session, coalesce((select m.ordinal from @message_of_run
+        where m.run = r.id and m.session = r.session and m.live = 1
+        order by m.ordinal desc limit 1 offset :skipped), 0) as first
     from rows(:runs) as r (id text, session text)) as f
-join holdfast.message m indexed by message_run
-    on m.run = f.id and m.session = f.session and m.ordinal >= f.least and m.live = 1
+join @message_of_run
+    on m.run = f.id and m.session = f.session and m.ordinal >= f.first and m.live = 1
 order by m.run, m.ordinal;
 
 -- name: open_below :one

@@ -1,21 +1,32 @@
 -- Messages and their blocks. A block is the provider's JSON, byte for byte.
 
--- name: add_messages :exec
+-- part: next_messages
 -- Each at the next place of its branch, at most one for each branch: only the run whose turn it is writes there.
-with message as (
-    insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, created_at)
-    select n.id, n.session, n.branch, 1 + coalesce((
-            select max(m.ordinal) from holdfast.message m where m.session = n.session and m.branch = n.branch), 0),
-        n.role, n.run, n.turn, n.kind, holdfast.now_us()
-    from rows(:messages) as n (id text, session text, branch text, role text, run text, turn integer, kind text)
-    where true
-    on conflict (id) do nothing
-)
+insert into holdfast.message (id, session, branch, ordinal, role, run, turn, kind, created_at)
+select n.id, n.session, n.branch, 1 + coalesce((
+        select max(m.ordinal) from holdfast.message m where m.session = n.session and m.branch = n.branch), 0),
+    n.role, n.run, n.turn, n.kind, holdfast.now_us()
+from rows(:messages) as n (id text, session text, branch text, role text, run text, turn integer, kind text)
+where true
+on conflict (id) do nothing
+
+-- part: their_blocks
 insert into holdfast.block (message, ordinal, type, body, blob)
 select b.message, b.ordinal, b.type, b.body, b.blob
 from rows(:blocks) as b (message text, ordinal integer, type text, body json, blob text)
 where true
-on conflict (message, ordinal) do nothing;
+on conflict (message, ordinal) do nothing
+
+-- name: add_messages :exec on postgres
+with message as (
+@next_messages
+)
+@their_blocks;
+
+-- name: add_messages :exec on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+@next_messages;
+@their_blocks;
 
 -- name: add_blob :exec
 -- An existing blob is locked and not changed: it stays until the caller has stored the block that names it.

@@ -53,13 +53,19 @@ from holdfast.run r
 where r.finalized_at is not null and (r.finalized_at, r.id) > (:at, :id) and r.finalized_at <= :before
 order by r.finalized_at, r.id limit :limit;
 
+-- part: run_of_tenant on postgres
+holdfast.run r
+
+-- part: run_of_tenant on sqlite
+-- Without the index SQLite would use the one of all runs, and read those of every other tenant.
+holdfast.run r indexed by run_tenant_ended
+
 -- name: ended_roots_of :many
--- The same for one tenant. Without the index SQLite would use the one of all runs, and read those of every other
--- tenant.
+-- The same for one tenant.
 select r.id, r.finalized_at as at, r.tenant, case when r.parent is null then 1 else 0 end as root,
     case when r.parent is null and exists (select 1 from holdfast.run t cross join holdfast.run f
         where t.root = r.id and f.forked_from = t.id) then 1 else 0 end as kept
-from holdfast.run r indexed by run_tenant_ended
+from @run_of_tenant
 where r.tenant = :tenant and r.finalized_at is not null and (r.finalized_at, r.id) > (:at, :id)
     and r.finalized_at <= :before
 order by r.finalized_at, r.id limit :limit;
@@ -89,7 +95,7 @@ delete from holdfast.inquiry where id = any(array(
     limit :limit))
 returning id;
 
--- name: prune_turns :many
+-- name: prune_turns :many on postgres
 -- The turns themselves stay: their usage, their cost and the fingerprint of the request are needed. Only what the
 -- provider said in addition to its answers is removed.
 update holdfast.turn set usage = null, error = null, request_id = null where ctid = any(array(
@@ -97,6 +103,15 @@ update holdfast.turn set usage = null, error = null, request_id = null where cti
     where t.run = any(array(select r.id from holdfast.run r where r.root = any(cast(:roots as text[]))))
         and (t.usage is not null or t.error is not null or t.request_id is not null)
     limit :limit))
+returning number;
+
+-- name: prune_turns :many on sqlite
+-- Forked: the address of a row is called `rowid` here.
+update holdfast.turn set usage = null, error = null, request_id = null where rowid in (
+    select t.rowid from holdfast.turn t
+    where t.run in (select r.id from holdfast.run r where r.root = any(cast(:roots as text[])))
+        and (t.usage is not null or t.error is not null or t.request_id is not null)
+    limit :limit)
 returning number;
 
 -- name: forget_trees :exec
@@ -131,9 +146,15 @@ from holdfast.session s
 where (s.created_at, s.id) > (:at, :id) and s.created_at <= :before
 order by s.created_at, s.id limit :limit;
 
+-- part: session_of_tenant on postgres
+holdfast.session s
+
+-- part: session_of_tenant on sqlite
+-- Without the index SQLite might use the one of all sessions, and read those of every other tenant.
+holdfast.session s indexed by session_tenant
+
 -- name: old_sessions_of :many
--- The same for one tenant. Without the index SQLite might use the one of all sessions, and read those of every other
--- tenant.
+-- The same for one tenant.
 select s.id, s.created_at as at, s.tenant, case when s.updated_at <= :before
         and not exists (select 1 from holdfast.run r where r.session = s.id
             and (r.finalized_at is null or r.finalized_at > :before))
@@ -141,7 +162,7 @@ select s.id, s.created_at as at, s.tenant, case when s.updated_at <= :before
         and not exists (select 1 from holdfast.session f where f.forked_from = s.id)
         and not exists (select 1 from holdfast.run r cross join holdfast.run f
             where r.session = s.id and f.forked_from = r.id and f.session <> s.id) then 1 else 0 end as prunable
-from holdfast.session s indexed by session_tenant
+from @session_of_tenant
 where s.tenant = :tenant and (s.created_at, s.id) > (:at, :id) and s.created_at <= :before
 order by s.created_at, s.id limit :limit;
 

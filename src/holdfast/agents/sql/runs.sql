@@ -124,7 +124,7 @@ where session = :session and ordinal < :ordinal and parent is null
     and finalized_at is null
 order by ordinal limit 1;
 
--- name: wake_next :many
+-- name: wake_next :many on postgres
 -- For each session the first run that has not ended, if it is parked. A row that somebody is changing is skipped:
 -- that caller looks at the session after us. Found by its number only: the index of channels would read all waiting
 -- jobs.
@@ -141,6 +141,24 @@ with woken as (
     returning *
 )
 insert into holdfast.ready (@ready) select @ready(w) from woken w
+returning seq, route;
+
+-- name: wake_next :many on sqlite
+-- Forked: SQLite has no CTE that changes rows. Both statements find the same rows, whatever their plans.
+insert into holdfast.ready (@ready) select @ready(w) from holdfast.later w
+where w.seq in (
+        select (select r.job from holdfast.run r
+            where r.session = s.id and r.parent is null and r.finalized_at is null
+            order by r.ordinal, r.job limit 1)
+        from rows(:sessions) as s (id text))
+    and coalesce(w.state, '') = 'waiting' and coalesce(w.channel, '') like 'holdfast:session %';
+delete from holdfast.later
+where seq in (
+        select (select r.job from holdfast.run r
+            where r.session = s.id and r.parent is null and r.finalized_at is null
+            order by r.ordinal, r.job limit 1)
+        from rows(:sessions) as s (id text))
+    and coalesce(state, '') = 'waiting' and coalesce(channel, '') like 'holdfast:session %'
 returning seq, route;
 
 -- name: move_run :exec

@@ -26,11 +26,17 @@ select f.id, f.name from (select i.id, i.name, i.tenant from holdfast.inquiry i 
     order by i.id limit :look) as f
 where (cast(:tenant as text) is null or f.tenant = :tenant) order by f.id limit :limit;
 
--- name: sessions_keyed :many
+-- part: key on postgres
 -- In other collations than "C" texts that begin alike do not stand together.
+s.key collate "C"
+
+-- part: key on sqlite
+-- SQLite compares the bytes of texts by default.
+s.key
+
+-- name: sessions_keyed :many
 select f.id, f.key as name from (select s.id, s.key, s.tenant from holdfast.session s
-    where s.key is not null and s.key collate "C" >= :low and s.key collate "C" <= :high
-    order by s.key collate "C" limit :look) as f
+    where s.key is not null and @key >= :low and @key <= :high order by @key limit :look) as f
 where (cast(:tenant as text) is null or f.tenant = :tenant) order by f.key limit :limit;
 
 -- name: agents_called :many

@@ -3,9 +3,16 @@
 -- part: page
 (created_at, id) < (:before_at, :before)
 
+-- part: has_metadata on postgres
+metadata @> cast(:metadata as jsonb)
+
+-- part: has_metadata on sqlite
+-- A function that the driver adds. It compares as `@>` does.
+json_contains(metadata, :metadata)
+
 -- part: fits
 (cast(:tenant as text) is null or tenant = :tenant) and (cast(:parent as text) is null or parent = :parent)
-    and json_contains(metadata, :metadata)
+    and @has_metadata
 
 -- name: sessions_all :many
 select :columns from (
@@ -52,22 +59,29 @@ select count(*) as n from (
     order by created_at desc, id desc limit :look) as looked
 where @fits;
 
+-- part: metadata_value on postgres
+cast(looked.metadata -> cast(:key as text) as text)
+
+-- part: metadata_value on sqlite
+-- A function that the driver adds. It answers with the text that `->` gives.
+json_value(looked.metadata, :key)
+
 -- name: metadata_values :many
 -- What most sessions have comes first, of as many of the newest as it looks at. A page begins behind a count and a value.
-select json_value(looked.metadata, :key) as value, count(*) as n from (
+select @metadata_value as value, count(*) as n from (
     select metadata from holdfast.session order by created_at desc, id desc limit :look) as looked
-where json_value(looked.metadata, :key) is not null
+where @metadata_value is not null
 group by 1
-having count(*) < :before or (count(*) = :before and json_value(looked.metadata, :key) > :after)
+having count(*) < :before or (count(*) = :before and @metadata_value > :after)
 order by 2 desc, 1 limit :limit;
 
 -- name: metadata_values_of :many
-select json_value(looked.metadata, :key) as value, count(*) as n from (
+select @metadata_value as value, count(*) as n from (
     select metadata from holdfast.session where tenant = :tenant
     order by tenant desc, created_at desc, id desc limit :look) as looked
-where json_value(looked.metadata, :key) is not null
+where @metadata_value is not null
 group by 1
-having count(*) < :before or (count(*) = :before and json_value(looked.metadata, :key) > :after)
+having count(*) < :before or (count(*) = :before and @metadata_value > :after)
 order by 2 desc, 1 limit :limit;
 
 -- name: list_tenants :many

@@ -20,11 +20,15 @@ returning :columns;
 select :columns from holdfast.session
 where id = :id for update;
 
--- name: lock_lines :exec
+-- name: lock_lines :exec on postgres
 -- A transaction that adds a run to a session and one that lets its next run begin must see each other. This does not
 -- lock the row of the session: a caller's open transaction that adds a run locks that row for as long as it is open.
 select length(cast(pg_advisory_xact_lock(hashtextextended(l.session, 1)) as text)) as locked
 from (select s.session from rows(:sessions) as s (session text) order by s.session) as l;
+
+-- name: lock_lines :exec on sqlite
+-- Forked: there is one writer, so nothing is to be locked.
+select null as locked where :sessions is null;
 
 -- name: runs_had :many
 -- For all sessions that a process follows, in one look.
