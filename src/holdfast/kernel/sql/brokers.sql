@@ -114,13 +114,19 @@ select j.seq, j.parent, j.route, j.queue,
     exists (select 1 from holdfast.later t where t.seq = j.seq and t.due_at <= holdfast.now_us()) as due
 from holdfast.job j where j.id = cast(:id as uuid);
 
--- name: wake_one :one
+-- name: wake_one :one on postgres
 -- As `wake`, for one job that somebody wants.
 with gone as (
     delete from holdfast.later where seq = :seq and due_at <= holdfast.now_us()
     returning *
 )
 insert into holdfast.ready (@ready) select @ready(g) from gone g
+returning seq, route;
+
+-- name: wake_one :one on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+insert into holdfast.ready (@ready) select @ready from holdfast.later where seq = :seq and due_at <= holdfast.now_us();
+delete from holdfast.later where seq = :seq and due_at <= holdfast.now_us()
 returning seq, route;
 
 -- name: find_lease :one
@@ -152,15 +158,22 @@ where seq = any(array(
     and (select w.seq from holdfast.worker w where w.seq = :new and w.status = 'active') is not null
 returning :columns;
 
+-- part: worker_that_beats on postgres
+cross join lateral (
+    select k.seq from holdfast.worker k where k.seq = b.seq and k.status in ('active', 'draining') for update
+) as k
+
+-- part: worker_that_beats on sqlite
+-- SQLite has no lateral join.
+cross join holdfast.worker k on k.seq = b.seq and k.status in ('active', 'draining')
+
 -- name: beat_many :many
 -- One statement for all who live in one process. A row that is not returned was given up. In the order of the list,
 -- which is sorted: everybody locks them in this order.
 with mine as materialized (
     select k.seq as mine, b.active as busy, b.idle_us, b.metadata as told
     from rows(:beats) as b (seq bigint, active integer, idle_us bigint, metadata text)
-    cross join lateral (
-        select k.seq from holdfast.worker k where k.seq = b.seq and k.status in ('active', 'draining') for update
-    ) as k
+    @worker_that_beats
 )
 update holdfast.worker as w set heartbeat_at = holdfast.now_us(), active = mine.busy,
     idle_since = holdfast.now_us() - mine.idle_us, metadata = coalesce(cast(mine.told as jsonb), w.metadata),
@@ -191,6 +204,32 @@ left join (select l.route, count(*) as jobs from holdfast.lease l group by l.rou
 where coalesce((select r.queue from holdfast.route r where r.id = d.route), '') not in (
     select q.name from holdfast.queue q where q.paused_at is not null);
 
+-- part: laned on postgres
+-- Of each route: claimable jobs of lanes, and blocked ones if it is time to open their lane.
+select n.lane, n.cost from able a
+cross join lateral (
+    select n.lane, n.cost from holdfast.ready n where n.route = a.route limit :cap
+) as n
+where n.lane is not null
+union all
+select t.lane, t.cost from able a
+cross join lateral (
+    select t.lane, t.cost from holdfast.later t where t.route = a.route and t.state between 'blocked' and 'blocked' limit :cap
+) as t
+where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
+
+-- part: laned on sqlite
+-- SQLite has no lateral join.
+select n.lane, n.cost from able a
+cross join holdfast.ready n on (n.route, @place(n)) in (
+    select k.route, @place(k) from holdfast.ready k where k.route = a.route limit :cap)
+where n.lane is not null
+union all
+select t.lane, t.cost from able a
+cross join holdfast.later t on t.rowid in (
+    select k.rowid from holdfast.later k where k.route = a.route and k.state between 'blocked' and 'blocked' limit :cap)
+where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
+
 -- name: lane_demand :many
 -- Claimable jobs of lanes, and how many of them may start beside those that run. Blocked jobs count if it is time to open
 -- their lane, although nobody has opened it yet. The cheapest job says how many starts the rate has left: rather one worker
@@ -200,17 +239,7 @@ with able as (
     where coalesce((select r.queue from holdfast.route r where r.id = s.route), '') not in (
         select q.name from holdfast.queue q where q.paused_at is not null)
 ), laned as (
-    select n.lane, n.cost from able a
-    cross join lateral (
-        select n.lane, n.cost from holdfast.ready n where n.route = a.route limit :cap
-    ) as n
-    where n.lane is not null
-    union all
-    select t.lane, t.cost from able a
-    cross join lateral (
-        select t.lane, t.cost from holdfast.later t where t.route = a.route and t.state between 'blocked' and 'blocked' limit :cap
-    ) as t
-    where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
+    @laned
 )
 select d.lane, d.pending, coalesce((select @room(l) from holdfast.lane l where l.name = d.lane), 1) as room
 from (select f.lane, count(*) as pending, min(f.cost) as cost from laned f group by f.lane) as d;

@@ -1,16 +1,19 @@
 -- How jobs are accepted. A row of `job` says what the caller asked for; a row of `ready` or `later` says where the
 -- job is now. On SQLite a trigger of `job` writes that second row.
 
--- name: enqueue_one :one
+-- part: one_job
+insert into holdfast.job (id, kind, queue, route, tenant, priority, timeout_us, deadline_at, max_attempts, max_rescues,
+    payload, metadata, created_at)
+values (cast(:id as uuid), :kind, :queue, :route, :tenant, :priority, cast(:timeout_us as bigint),
+    coalesce(cast(:deadline_at as bigint), holdfast.now_us() + cast(:deadline_us as bigint)), :max_attempts,
+    :max_rescues, cast(:payload as json), cast(:metadata as jsonb), holdfast.now_us())
+on conflict (id) do nothing
+
+-- name: enqueue_one :one on postgres
 -- What most calls need: one job that can be claimed at once, on a known route, without a lane, a unique key or a
 -- turn.
 with fresh as (
-    insert into holdfast.job (id, kind, queue, route, tenant, priority, timeout_us, deadline_at, max_attempts, max_rescues,
-        payload, metadata, created_at)
-    values (cast(:id as uuid), :kind, :queue, :route, :tenant, :priority, cast(:timeout_us as bigint),
-        coalesce(cast(:deadline_at as bigint), holdfast.now_us() + cast(:deadline_us as bigint)), :max_attempts,
-        :max_rescues, cast(:payload as json), cast(:metadata as jsonb), holdfast.now_us())
-    on conflict (id) do nothing
+    @one_job
     returning route, seq, priority, deadline_at
 ), placed as (
     insert into holdfast.ready (route, slot, seq, token, priority, attempts, rescues, deadline_at)
@@ -19,6 +22,12 @@ with fresh as (
 select 1 as inserted, cast(route as text) as routes,
     case when :notify = 1 then holdfast.hint('route ' || route) end as hinted
 from fresh;
+
+-- name: enqueue_one :one on sqlite
+-- Forked: SQLite has no CTE that changes rows. A trigger of `job` writes the row of `ready`.
+@one_job
+returning 1 as inserted, cast(route as text) as routes,
+    case when :notify = 1 then holdfast.hint('route ' || route) end as hinted;
 
 -- name: enqueue_plain :one on postgres
 -- Many such jobs that differ only in their payloads.
@@ -301,24 +310,27 @@ where n.seq = :seq and n.state is null and j.due_at is null;
 select :columns(n) from holdfast.job_now n
 where n.seq = :seq and n.state in ('scheduled', 'pending') and n.token = 0;
 
--- name: enqueue_again :one
+-- part: same_job
 -- Enqueues a new job that says what an ended one said. Its deadline is as far away as the old job's was. On a fair
 -- queue the new job comes after the last job of its tenant, as in `enqueue`.
+insert into holdfast.job (id, kind, queue, route, tenant, priority, timeout_us, deadline_at, max_attempts,
+    max_rescues, retry_of, payload, metadata, created_at, lane, cost, slot)
+select cast(:id as uuid), o.kind, o.queue, o.route, o.tenant, o.priority, o.timeout_us,
+    holdfast.now_us() + (o.deadline_at - o.created_at), o.max_attempts, o.max_rescues, o.id, o.payload, o.metadata,
+    holdfast.now_us(), o.lane, o.cost,
+    case when o.slot = 0 then 0 else greatest(1,
+        coalesce((select h.slot from holdfast.ready h where h.route = o.route and h.priority = o.priority
+            order by h.slot limit 1), 1),
+        coalesce((select t.slot + 1 from holdfast.ready t where t.route = o.route and t.priority = o.priority
+            and t.tenant = o.tenant and t.slot > 0 order by t.slot desc limit 1), 1),
+        coalesce((select t.slot + 1 from holdfast.later t where t.route = o.route and t.priority = o.priority
+            and t.tenant = o.tenant and t.state = 'blocked' and t.slot > 0 order by t.slot desc limit 1), 1)) end
+from holdfast.job o join holdfast.ended e on e.seq = o.seq where o.seq = :seq
+on conflict (id) do nothing
+
+-- name: enqueue_again :one on postgres
 with fresh as (
-    insert into holdfast.job (id, kind, queue, route, tenant, priority, timeout_us, deadline_at, max_attempts,
-        max_rescues, retry_of, payload, metadata, created_at, lane, cost, slot)
-    select cast(:id as uuid), o.kind, o.queue, o.route, o.tenant, o.priority, o.timeout_us,
-        holdfast.now_us() + (o.deadline_at - o.created_at), o.max_attempts, o.max_rescues, o.id, o.payload, o.metadata,
-        holdfast.now_us(), o.lane, o.cost,
-        case when o.slot = 0 then 0 else greatest(1,
-            coalesce((select h.slot from holdfast.ready h where h.route = o.route and h.priority = o.priority
-                order by h.slot limit 1), 1),
-            coalesce((select t.slot + 1 from holdfast.ready t where t.route = o.route and t.priority = o.priority
-                and t.tenant = o.tenant and t.slot > 0 order by t.slot desc limit 1), 1),
-            coalesce((select t.slot + 1 from holdfast.later t where t.route = o.route and t.priority = o.priority
-                and t.tenant = o.tenant and t.state = 'blocked' and t.slot > 0 order by t.slot desc limit 1), 1)) end
-    from holdfast.job o join holdfast.ended e on e.seq = o.seq where o.seq = :seq
-    on conflict (id) do nothing
+    @same_job
     returning route, slot, seq, priority, case when lane is not null then cost end as cost, deadline_at, lane,
         case when slot > 0 then tenant end as tenant
 ), placed as (
@@ -327,18 +339,31 @@ with fresh as (
 )
 select seq, route, 'pending' as state from fresh;
 
--- name: repeat_child :one
+-- name: enqueue_again :one on sqlite
+-- Forked as `enqueue_one`.
+@same_job
+returning seq, route, 'pending' as state;
+
+-- part: same_child
 -- Enqueues the job again under the same parent, with the same deadline.
+insert into holdfast.job (id, kind, queue, route, tenant, priority, timeout_us, deadline_at, max_attempts,
+    max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, layer)
+select cast(:id as uuid), o.kind, o.queue, o.route, o.tenant, o.priority, o.timeout_us, o.deadline_at, o.max_attempts,
+    o.max_rescues, o.parent, o.id, o.payload, o.metadata, holdfast.now_us(), o.lane, o.cost, o.layer
+from holdfast.job o join holdfast.ended e on e.seq = o.seq where o.seq = :seq
+on conflict (id) do nothing
+
+-- name: repeat_child :one on postgres
 with fresh as (
-    insert into holdfast.job (id, kind, queue, route, tenant, priority, timeout_us, deadline_at, max_attempts,
-        max_rescues, parent, retry_of, payload, metadata, created_at, lane, cost, layer)
-    select cast(:id as uuid), o.kind, o.queue, o.route, o.tenant, o.priority, o.timeout_us, o.deadline_at, o.max_attempts,
-        o.max_rescues, o.parent, o.id, o.payload, o.metadata, holdfast.now_us(), o.lane, o.cost, o.layer
-    from holdfast.job o join holdfast.ended e on e.seq = o.seq where o.seq = :seq
-    on conflict (id) do nothing
+    @same_child
     returning route, seq, priority, case when lane is not null then cost end as cost, deadline_at, lane, parent
 ), placed as (
     insert into holdfast.ready (@ready)
     select route, 0, seq, 0, priority, 0, 0, cost, deadline_at, lane, null from fresh
 )
 select seq, parent from fresh;
+
+-- name: repeat_child :one on sqlite
+-- Forked as `enqueue_one`.
+@same_child
+returning seq, parent;

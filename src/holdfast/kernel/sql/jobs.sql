@@ -174,7 +174,7 @@ delete from holdfast.ready where (route, priority, slot, seq) in (
     select l.route, j.priority, j.slot, l.seq from holdfast.lease l cross join holdfast.job j on j.seq = l.seq
     where l.worker = :worker and l.claimed_at = holdfast.now_us());
 
--- name: heads :many
+-- name: heads :many on postgres
 -- Which of these routes have something to claim, the most urgent first and then the oldest, by one index probe each.
 -- Not `exists`, which may be planned as a join that reads the whole backlog. For paused routes see `look`.
 select served.route from rows(:routes) as served (route bigint)
@@ -183,6 +183,15 @@ cross join lateral (
 ) as k
 where served.route not in (select r.id from holdfast.route r where r.queue = any(array(
     select q.name from holdfast.queue q where q.paused_at is not null)))
+order by @arrival(k);
+
+-- name: heads :many on sqlite
+-- Forked: SQLite has no lateral join.
+select served.route from rows(:routes) as served (route bigint)
+cross join holdfast.ready k on (k.route, @place(k)) = (
+    select h.route, @place(h) from holdfast.ready h where h.route = served.route order by @place(h) limit 1)
+where served.route not in (select r.id from holdfast.route r where r.queue in (
+    select q.name from holdfast.queue q where q.paused_at is not null))
 order by @arrival(k);
 
 -- name: finish :many on postgres
@@ -356,11 +365,15 @@ select seq from holdfast.job where seq = any(cast(:seqs as bigint[])) order by s
 -- Skips rows that somebody else is changing: the next sweep finds them again.
 select seq from holdfast.job where seq = any(cast(:seqs as bigint[])) order by seq for update skip locked;
 
--- name: lock_leases :many
--- Locks them in the order of the list, which is sorted: everybody locks leases in this order. A probe for each: with
--- statistics SQLite would read all leases to find those of the list.
+-- name: lock_leases :many on postgres
+-- Locks them in the order of the list, which is sorted: everybody locks leases in this order.
 select l.seq from rows(:seqs) as s (seq bigint)
 cross join lateral (select l.seq from holdfast.lease l where l.seq = s.seq for update) as l;
+
+-- name: lock_leases :many on sqlite
+-- Forked: SQLite has no lateral join. A probe for each: with statistics it would read all leases to find those of the
+-- list.
+select l.seq from rows(:seqs) as s (seq bigint) cross join holdfast.lease l on l.seq = s.seq;
 
 -- name: lock_places :many on postgres
 -- Each job is in one table at the moment at which this statement looks. A job that has moved on before its row can
@@ -427,7 +440,7 @@ where seq = any(:seqs) and state in ('scheduled', 'pending', 'running', 'waiting
 -- The end of a child and the counter of its parent change in one transaction, under the lock of the parent's anchor.
 update holdfast.family set open_children = open_children - :ended where job = :parent returning open_children;
 
--- name: wake_parent :one
+-- name: wake_parent :one on postgres
 -- Wakes a parent that waits for its children when the counter is zero. This is a statement of its own: it sees
 -- whether the parent waits. No index can answer `case`, so the plan finds the row by its primary key.
 with woken as (
@@ -436,15 +449,26 @@ with woken as (
 )
 insert into holdfast.ready (@ready) select @ready from woken returning seq, route;
 
+-- name: wake_parent :one on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+insert into holdfast.ready (@ready) select @ready from holdfast.later
+where seq = :seq and case state when 'waiting' then channel is null else false end;
+delete from holdfast.later where seq = :seq and case state when 'waiting' then channel is null else false end
+returning seq, route;
+
 -- name: hint :exec
 -- Only in a caller's transaction: the hint is part of it. In all other transactions the driver sends hints after the
 -- commit.
 select holdfast.hint(:note);
 
--- name: announce :exec
--- Only in a caller's transaction, as `hint`. On SQLite it does nothing.
+-- name: announce :exec on postgres
+-- Only in a caller's transaction, as `hint`.
 select sum(length(cast(pg_notify(n.channel, n.payload) as text)))
 from rows(:notes) as n (channel text, payload text);
+
+-- name: announce :exec on sqlite
+-- Forked: nobody can listen to a file.
+select null as announced from rows(:notes) as n (channel text, payload text) where false;
 
 -- name: report_progress :one
 -- Locks and tests the lease first: an attempt that has to wait for another's row finds out that its own lease is

@@ -79,9 +79,13 @@ select name from holdfast.lane where name = any(cast(:names as text[])) order by
 -- Those that have a row, also if somebody holds it.
 select name from holdfast.lane where name = any(cast(:names as text[]));
 
--- name: breathe :exec
+-- name: breathe :exec on postgres
 -- Before the next try: most transactions hold a lane for a few milliseconds.
 select length(cast(pg_sleep(:seconds) as text)) as slept where :seconds > 0;
+
+-- name: breathe :exec on sqlite
+-- Forked: there is one writer, so nobody else holds a lane.
+select null as slept where :seconds > 0;
 
 -- name: note_lanes :exec
 -- For lanes that somebody else holds: the next transaction that holds them lets through what there is room for. A row of its
@@ -144,7 +148,7 @@ select name, concurrency, interval_us, burst,
     case when (select n.id from holdfast.lane_note n where n.lane = lane.name limit 1) is null then 0 else 1 end as noted
 from holdfast.lane where name = any(cast(:names as text[])) order by name;
 
--- name: lock_blocked :many
+-- name: lock_blocked :many on postgres
 -- The first blocked job of each lane that nobody is changing: a job in somebody's open transaction does not keep the
 -- jobs behind it from running. The lock keeps it the first until the commit.
 select l.name, @place(k) from rows(:names) as l (name text)
@@ -152,6 +156,12 @@ cross join lateral (
     select @place(k) from holdfast.later k where k.state = 'blocked' and k.lane = l.name
     order by @place(k) limit 1 for update skip locked
 ) as k;
+
+-- name: lock_blocked :many on sqlite
+-- Forked: SQLite has no lateral join.
+select l.name, @place(k) from rows(:names) as l (name text)
+cross join holdfast.later k on k.rowid = (
+    select b.rowid from holdfast.later b where b.state = 'blocked' and b.lane = l.name order by @place(b) limit 1);
 
 -- name: still_blocked :many
 -- After `unblock`, in a statement of its own: it sees the jobs that `unblock` skipped. A job is blocked only under
@@ -206,7 +216,7 @@ from json_each(:seqs)
 cross join holdfast.lease l on l.seq = value and l.worker = :worker
 cross join holdfast.job j on j.seq = l.seq;
 
--- name: block :exec
+-- name: block :exec on postgres
 -- Blocks the jobs that a claim has locked and that must wait for their lanes. Found as in `take`.
 with held as (
     delete from holdfast.ready where ctid = any(array(
@@ -219,7 +229,14 @@ with held as (
 )
 insert into holdfast.later (@ready, state) select @ready(h), 'blocked' from held h;
 
--- name: unblock :many
+-- name: block :exec on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+insert into holdfast.later (@ready, state) select @ready(h), 'blocked' from holdfast.ready h
+where (h.route, @place(h)) in (select j.route, @place(j) from holdfast.job j where j.seq = any(cast(:seqs as bigint[])));
+delete from holdfast.ready
+where (route, @place) in (select j.route, @place(j) from holdfast.job j where j.seq = any(cast(:seqs as bigint[])));
+
+-- name: unblock :many on postgres
 -- Frees the next jobs of a lane that has room. Skips jobs that somebody else is changing: they may wait for this
 -- lane. `still_blocked` sees what was skipped.
 with freed as (
@@ -229,6 +246,14 @@ with freed as (
     returning *
 )
 insert into holdfast.ready (@ready) select @ready(f) from freed f returning seq, route;
+
+-- name: unblock :many on sqlite
+-- Forked: SQLite has no CTE that changes rows. The order is total, so that both statements choose the same rows.
+insert into holdfast.ready (@ready) select @ready(f) from holdfast.later f where f.seq in (
+    select k.seq from holdfast.later k where k.state = 'blocked' and k.lane = :name order by @place(k) limit :n);
+delete from holdfast.later where seq in (
+    select k.seq from holdfast.later k where k.state = 'blocked' and k.lane = :name order by @place(k) limit :n)
+returning seq, route;
 
 -- name: charge :exec
 update holdfast.lane set free_at = c.free_at, opens_at = c.opens_at, charged_at = c.charged_at

@@ -38,18 +38,26 @@ where l.seq = h.seq and l.worker = h.worker and l.epoch = h.epoch and l.token = 
     and l.lease_until > holdfast.now_us() - max(:leap_us, 0)
 returning :columns;
 
+-- part: lease_that_is_held
+k.seq = h.seq and k.worker + 0 = h.worker and k.epoch = h.epoch and k.token = h.token
+    and k.lease_until > holdfast.now_us() - greatest(cast(:leap_us as bigint), 0)
+
+-- part: join_held_lease on postgres
+cross join lateral (
+    select k.seq from holdfast.lease k where @lease_that_is_held for update skip locked
+) as k
+
+-- part: join_held_lease on sqlite
+-- SQLite has no lateral join.
+cross join holdfast.lease k on @lease_that_is_held
+
 -- name: renew_each :many
 -- As `renew`, each lease for a time of its own, which the lease keeps: see `shorten_leases`. A holder that is not ours
 -- does not end its attempts in time, so no renewal passes the time limit of the job.
 with kept as materialized (
     select k.seq as held, h.ttl_us
     from rows(:renewals) as h (seq bigint, worker bigint, epoch bigint, token bigint, ttl_us bigint)
-    cross join lateral (
-        select k.seq from holdfast.lease k where k.seq = h.seq and k.worker + 0 = h.worker
-            and k.epoch = h.epoch and k.token = h.token
-            and k.lease_until > holdfast.now_us() - greatest(cast(:leap_us as bigint), 0)
-        for update skip locked
-    ) as k
+    @join_held_lease
 )
 update holdfast.lease as l
 set lease_until = greatest(case when cast(:leap_us as bigint) < 0 then 0 else l.lease_until end,

@@ -3,12 +3,19 @@
 -- part: any_kind
 coalesce(cast(:kind as text), cast(:begins as text), cast(:hidden as text)) is null
 
+-- part: kind_holds on postgres
+strpos(substr(j.kind, length(:begins) + 1, length(j.kind) - length(:begins) - length(:ends)), :holds) > 0
+
+-- part: kind_holds on sqlite
+-- The function has another name here.
+instr(substr(j.kind, length(:begins) + 1, length(j.kind) - length(:begins) - length(:ends)), :holds) > 0
+
 -- part: kind_fits
 (cast(:kind as text) is null or j.kind = :kind)
     and (cast(:hidden as text) is null or substr(j.kind, 1, length(:hidden)) <> :hidden)
     and (cast(:begins as text) is null or (length(j.kind) >= length(:begins) + length(:ends)
         and substr(j.kind, 1, length(:begins)) = :begins and substr(j.kind, length(j.kind) - length(:ends) + 1) = :ends
-        and strpos(substr(j.kind, length(:begins) + 1, length(j.kind) - length(:begins) - length(:ends)), :holds) > 0))
+        and @kind_holds))
 
 -- name: seq_before :one
 -- The next older job, or the job that many further back. Reads only the primary key.

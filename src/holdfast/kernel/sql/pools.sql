@@ -53,6 +53,32 @@ where seq = :seq and status = 'active' and idle_since <= holdfast.now_us() - cas
     and (select l.seq from holdfast.lease l where l.worker = :seq limit 1) is null
 returning seq, id;
 
+-- part: laned on postgres
+-- Of each route: claimable jobs of lanes, and blocked ones if it is time to open their lane.
+select n.lane, n.cost from able a
+cross join lateral (
+    select n.lane, n.cost from holdfast.ready n where n.route = a.id limit :cap
+) as n
+where n.lane is not null
+union all
+select t.lane, t.cost from able a
+cross join lateral (
+    select t.lane, t.cost from holdfast.later t where t.route = a.id and t.state between 'blocked' and 'blocked' limit :cap
+) as t
+where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
+
+-- part: laned on sqlite
+-- SQLite has no lateral join.
+select n.lane, n.cost from able a
+cross join holdfast.ready n on (n.route, @place(n)) in (
+    select k.route, @place(k) from holdfast.ready k where k.route = a.id limit :cap)
+where n.lane is not null
+union all
+select t.lane, t.cost from able a
+cross join holdfast.later t on t.rowid in (
+    select k.rowid from holdfast.later k where k.route = a.id and k.state between 'blocked' and 'blocked' limit :cap)
+where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
+
 -- name: load :one
 -- What an orchestrator asks by itself: how many jobs of these queues should have a slot. A job that is due counts, because
 -- where no worker runs nobody wakes it; so does the lease of a dead worker, which somebody must take back. Of lanes as many
@@ -64,17 +90,7 @@ with able as (
     where (:every = 1 or r.queue = any(cast(:queues as text[])))
         and r.queue not in (select q.name from holdfast.queue q where q.paused_at is not null)
 ), laned as (
-    select n.lane, n.cost from able a
-    cross join lateral (
-        select n.lane, n.cost from holdfast.ready n where n.route = a.id limit :cap
-    ) as n
-    where n.lane is not null
-    union all
-    select t.lane, t.cost from able a
-    cross join lateral (
-        select t.lane, t.cost from holdfast.later t where t.route = a.id and t.state between 'blocked' and 'blocked' limit :cap
-    ) as t
-    where (select l.opens_at from holdfast.lane l where l.name = t.lane) <= holdfast.now_us()
+    @laned
 ), waiting as (
     select (select count(*) from (select 1 from holdfast.ready k where k.route = a.id and k.lane is null limit :cap) as c)
         + (select count(*) from (select 1 from holdfast.later t where t.route = a.id and t.state = 'scheduled'

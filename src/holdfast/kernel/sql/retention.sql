@@ -19,6 +19,13 @@ from (select e.finished_at as at from holdfast.ended e
     where e.queue = :queue and e.finished_at < :below
     order by e.queue desc, e.finished_at desc limit :limit) as c;
 
+-- part: ended_in_order on postgres
+order by k.queue, k.finished_at fetch first :limit rows with ties
+
+-- part: ended_in_order on sqlite
+-- SQLite reads the index in its order, and stops at the limit that the query around it has.
+order by k.queue, k.finished_at
+
 -- name: find_prunable :many
 -- The next jobs that are old enough, oldest first, and whether each may be removed. A child is removed after its
 -- parent, because a caller that waits for the child reads how it ended. The jobs that must stay are returned too, so that
@@ -31,7 +38,7 @@ select e.seq, e.finished_at as at,
             select j.parent from holdfast.job j where j.seq = e.seq)) is null then 1 else 0 end as prunable
 from (select k.seq, k.finished_at from holdfast.ended k
     where k.queue = :queue and (k.finished_at, k.seq) > (:after, :after_seq) and k.finished_at <= :before
-    order by k.queue, k.finished_at fetch first :limit rows with ties) as e
+    @ended_in_order) as e
 order by e.finished_at, e.seq limit :limit;
 
 -- name: prune :many
@@ -69,6 +76,13 @@ select cast(job as text) as job, freed_at as at, 1 as spent from holdfast.idempo
 where freed_at is not null and freed_at <= holdfast.now_us() - :age_us
 order by freed_at limit :limit;
 
+-- part: keys_in_order on postgres
+order by k.created_at fetch first :limit rows with ties
+
+-- part: keys_in_order on sqlite
+-- SQLite reads the index in its order, and stops at the limit that the query around it has.
+order by k.created_at
+
 -- name: old_keys :many
 -- The next keys that are old enough, oldest first, and which of them are spent: those of a job that ended long ago,
 -- or that a release removed without releasing its key. The condition reads one value for each key, because `not
@@ -81,7 +95,7 @@ select cast(i.job as text) as job, i.created_at as at,
 from (select k.job, k.created_at from holdfast.idempotency k
     where (k.created_at, k.job) > (:after, :after_job) and k.created_at <= holdfast.now_us() - :age_us
         and k.freed_at is null
-    order by k.created_at fetch first :limit rows with ties) as i
+    @keys_in_order) as i
 order by i.created_at, i.job limit :limit;
 
 -- name: prune_keys :exec

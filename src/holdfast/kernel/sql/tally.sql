@@ -60,6 +60,14 @@ select e.finished_at as at from holdfast.ended e
 where e.queue = :queue and e.finished_at > :after and e.finished_at < :before
 order by e.queue, e.finished_at limit 1 offset :skipped;
 
+-- part: job_that_ended on postgres
+cross join lateral (select j.kind, j.tenant, j.due_at, j.created_at, j.id, j.layer from holdfast.job j
+    where j.seq = e.seq offset 0) as j
+
+-- part: job_that_ended on sqlite
+-- SQLite has no lateral join.
+cross join holdfast.job j on j.seq = e.seq
+
 -- part: ended_job
 -- A job waited from when it was due until its first attempt. Its duration is that of its last attempt.
 select e.finished_at as at, e.queue as source, j.kind, '' as mode, e.state, j.tenant, 0 as input_tokens,
@@ -71,8 +79,7 @@ select e.finished_at as at, e.queue as source, j.kind, '' as mode, e.state, j.te
     case when e.state = 'failed' then e.error ->> 'type' end as error,
     case when e.state = 'failed' then e.error ->> 'message' end as message, j.layer
 from holdfast.ended e
-cross join lateral (select j.kind, j.tenant, j.due_at, j.created_at, j.id, j.layer from holdfast.job j
-    where j.seq = e.seq offset 0) as j
+@job_that_ended
 
 -- name: ended_jobs :many
 @ended_job
@@ -171,19 +178,37 @@ on conflict (id) do update set number = failure_group.number + excluded.number,
     last_id = case when excluded.last_at >= failure_group.last_at then excluded.last_id else failure_group.last_id end,
     last_at = greatest(failure_group.last_at, excluded.last_at);
 
--- name: forget_tallies :many
+-- name: forget_tallies :many on postgres
 delete from holdfast.tally where ctid = any(array(select t.ctid from holdfast.tally t
     where t.grain = :grain and t.at < :before order by t.grain, t.at limit :limit))
 returning at;
 
--- name: forget_times :many
+-- name: forget_tallies :many on sqlite
+-- Forked: the address of a row is called `rowid` here.
+delete from holdfast.tally where rowid in (select t.rowid from holdfast.tally t
+    where t.grain = :grain and t.at < :before order by t.grain, t.at limit :limit)
+returning at;
+
+-- name: forget_times :many on postgres
 delete from holdfast.tally_time where ctid = any(array(select t.ctid from holdfast.tally_time t
     where t.grain = :grain and t.at < :before order by t.grain, t.at limit :limit))
 returning at;
 
--- name: forget_failures :many
+-- name: forget_times :many on sqlite
+-- Forked: the address of a row is called `rowid` here.
+delete from holdfast.tally_time where rowid in (select t.rowid from holdfast.tally_time t
+    where t.grain = :grain and t.at < :before order by t.grain, t.at limit :limit)
+returning at;
+
+-- name: forget_failures :many on postgres
 delete from holdfast.failure_group where ctid = any(array(select t.ctid from holdfast.failure_group t
     where t.last_at < :before order by t.last_at limit :limit))
+returning last_at as at;
+
+-- name: forget_failures :many on sqlite
+-- Forked: the address of a row is called `rowid` here.
+delete from holdfast.failure_group where rowid in (select t.rowid from holdfast.failure_group t
+    where t.last_at < :before order by t.last_at limit :limit)
 returning last_at as at;
 
 -- name: series :many

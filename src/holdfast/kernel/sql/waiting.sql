@@ -1,6 +1,6 @@
 -- Jobs that wait without a worker, what wakes them, and the steps that they do not repeat.
 
--- name: wake :many
+-- name: wake :many on postgres
 -- Wakes scheduled jobs that are due, and waits that timed out.
 with gone as (
     delete from holdfast.later where seq = any(array(
@@ -9,6 +9,16 @@ with gone as (
     returning *
 )
 insert into holdfast.ready (@ready) select @ready(g) from gone g
+returning seq, route;
+
+-- name: wake :many on sqlite
+-- Forked: SQLite has no CTE that changes rows. The order is total, so that both statements choose the same rows.
+insert into holdfast.ready (@ready) select @ready(g) from holdfast.later g where g.seq in (
+    select k.seq from holdfast.later k where k.due_at is not null and k.due_at <= holdfast.now_us()
+    order by k.due_at, k.seq limit :limit);
+delete from holdfast.later where seq in (
+    select k.seq from holdfast.later k where k.due_at is not null and k.due_at <= holdfast.now_us()
+    order by k.due_at, k.seq limit :limit)
 returning seq, route;
 
 -- name: find_overdue :many
@@ -305,7 +315,7 @@ union all
 select cast(t.signal as text) as id, cast(t.result as text) as payload from holdfast.step t where t.signal = :id
 limit 1;
 
--- name: signal :many
+-- name: signal :many on postgres
 -- Wakes every job parked on the channel. One of them takes the signal and the others park again. Rows are locked in
 -- ascending order, as everywhere; `+ 0` keeps the plan from walking the whole table in that order.
 with gone as (
@@ -316,7 +326,13 @@ with gone as (
 insert into holdfast.ready (@ready) select @ready(g) from gone g
 returning seq, route;
 
--- name: wake_some :many
+-- name: signal :many on sqlite
+-- Forked: SQLite has no CTE that changes rows.
+insert into holdfast.ready (@ready) select @ready(g) from holdfast.later g where g.channel = :channel;
+delete from holdfast.later where channel = :channel
+returning seq, route;
+
+-- name: wake_some :many on postgres
 -- Wakes some of the jobs that are parked on a channel, while its row is locked. Skips jobs that somebody else is
 -- changing, so it never waits. Any order will do: workers claim the jobs in the usual order.
 with gone as (
@@ -325,6 +341,14 @@ with gone as (
     returning *
 )
 insert into holdfast.ready (@ready) select @ready(g) from gone g
+returning seq, route;
+
+-- name: wake_some :many on sqlite
+-- Forked as `wake`.
+insert into holdfast.ready (@ready) select @ready(g) from holdfast.later g where g.seq in (
+    select k.seq from holdfast.later k where k.channel = :channel order by k.seq limit :limit);
+delete from holdfast.later where seq in (
+    select k.seq from holdfast.later k where k.channel = :channel order by k.seq limit :limit)
 returning seq, route;
 
 -- name: take_signal :one
