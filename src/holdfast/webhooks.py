@@ -88,10 +88,7 @@ class Webhook:
             raise NotSigned("the signature of the delivery is not right.")
         if len(sent) > 12 or abs(now_us - int(sent) * 1_000_000) > TOLERANCE_US:
             raise NotSigned("the delivery was signed more than five minutes ago, or its sender's clock is wrong.")
-        try:
-            return Delivery(id, json.loads(raw), self.tenant)
-        except (ValueError, RecursionError):
-            raise BadPayload("a delivery is JSON.") from None
+        return Delivery(id, codec.decode_foreign(raw, what="a delivery"), self.tenant)
 
     def _is_signed(self, signed: bytes, header: str) -> bool:
         """Whether one of the signatures is of one of the secrets: both may be two, while a secret is replaced."""

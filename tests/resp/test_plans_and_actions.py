@@ -66,6 +66,12 @@ async def test_a_plan_that_is_not_json_is_refused(connect: Connect, text: str) -
     assert await client("PING") == "PONG"
 
 
+async def test_a_plan_of_very_many_values_is_refused_before_it_is_parsed(connect: Connect) -> None:
+    client = await connect()
+    text = '{"plan_id": "bad", "tasks": [' + "1," * 50_000 + "1]}"
+    assert await client("PLAN.SUBMIT", text) == "-ERR Invalid plan schema: more than 50000 values"
+
+
 async def test_agx_15_the_same_plan_again_is_fine_and_another_is_refused(connect: Connect) -> None:
     client = await connect()
     for _ in range(2):

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadPayload
-from holdfast.kernel.codec import check_text, clip, decode, digest, encode
+from holdfast.kernel import codec
+from holdfast.kernel.codec import check_text, clip, decode, decode_foreign, digest, encode, is_wide
 
 MEGABYTE = 1_000_000
 # Text that both databases can hold: no NUL, no surrogates.
@@ -146,3 +147,47 @@ def test_whatever_is_clipped_encodes_within_the_cap(text: str, cap: int) -> None
     clipped = clip(text, cap)
     assert len(clipped.encode()) <= cap + len("…".encode())
     assert json.loads(encoded(clipped)) == clipped
+
+
+@given(values, st.sampled_from([None, 2]))
+def test_json_is_wide_when_it_has_more_values_than_are_read(value: object, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=indent is None)
+    count = _values_in(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "MOST_VALUES", 1)
+        assert is_wide(text) >= (count > 3), "each value has a sign before it, or is the first"
+        patch.setattr(codec, "MOST_VALUES", 3 * count + 2)
+        assert not is_wide(text), "a list and an object have a sign of their own"
+
+
+def _values_in(value: object) -> int:
+    """Keys too."""
+    match value:
+        case list():
+            return 1 + sum(map(_values_in, value))
+        case dict():
+            return 1 + sum(1 + _values_in(each) for each in value.values())
+        case _:
+            return 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + "1," * codec.MOST_VALUES + "1]",
+        "[" + "[]," * codec.MOST_VALUES + "1]",
+        "{" + '"k":1,' * codec.MOST_VALUES + '"k":1}',
+        '["\\\\",' + '"\\"",' * codec.MOST_VALUES + "1]",
+        "[" * (codec.MOST_VALUES + 1),
+    ],
+)
+def test_wide_json_is_refused_before_it_is_parsed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", lambda *_: pytest.fail("it was parsed"))
+    with pytest.raises(BadPayload, match="a message has more than 50,000 values"):
+        decode_foreign(text, what="a message")
+
+
+@pytest.mark.parametrize("piece", ["a, b: [c] {d} ", "\\\\", '\\"', "\\u00e9,", '{\\"a\\": [1, 2]}, '])
+def test_a_long_text_is_one_value(piece: str) -> None:
+    text = f'{{"prompt": "{piece * 100_000}"}}'
+    assert decode_foreign(text, what="a message") == json.loads(text)

@@ -15,9 +15,9 @@ from holdfast.errors import HoldfastError
 from holdfast.http.api.answers import json_response
 from holdfast.http.api.problems import status_of
 from holdfast.http.api.routes import Endpoint
-from holdfast.http.security.denials import Denied, absent, forbidden, too_large
+from holdfast.http.security.denials import Denied, absent, forbidden
 from holdfast.http.security.gate import Gate, address_of
-from holdfast.http.security.texts import check_texts
+from holdfast.http.security.texts import check_texts, short_body
 from holdfast.webhooks import LARGEST, Delivery, NotSigned, TakenDelivery, Webhook
 
 
@@ -29,7 +29,7 @@ async def take_delivery(request: Request, gate: Gate) -> Response:
         raise absent()  # what it enqueues belongs to no session, so it is not there where metadata are pinned
     if gate.options.read_only:
         raise forbidden("this is read-only.", "Use another server to change something.")
-    raw = await _body(request)
+    raw = await short_body(request, LARGEST)
     delivery = _read(hook, request, raw, core_of(gate.hf).ports.clock.wall_us())
     check_texts(request, raw)
     taken = await _recorded(gate, hook, delivery, request, raw)
@@ -37,16 +37,6 @@ async def take_delivery(request: Request, gate: Gate) -> Response:
 
 
 HOOK = Endpoint("hooks", "POST", "/hooks/{name}", take_delivery, root="")
-
-
-async def _body(request: Request) -> bytes:
-    """The bytes as they were sent; who is not known yet may send a megabyte."""
-    raw = bytearray()
-    async for part in request.stream():
-        raw += part
-        if len(raw) > LARGEST:
-            raise too_large("the delivery is too large.", f"Send at most {LARGEST:,} bytes.")
-    return bytes(raw)
 
 
 def _read(hook: Webhook, request: Request, raw: bytes, now_us: int) -> Delivery:

@@ -8,6 +8,8 @@ that one has no cap on headers.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import sys
 from typing import Any
 
 import h11
@@ -20,6 +22,7 @@ from holdfast.http.security import caps
 from holdfast.problems import members
 
 _REMEDY = f"Speak HTTP/1.1, with headers of at most {caps.HEADERS:,} bytes."
+_M_MMAP_THRESHOLD, _LARGE = -3, 1024 * 1024  # bytes; the number is that of mallopt in glibc
 _FILES = 16_384  # connections, at least: far more than streams, so that the one too many is told so
 
 
@@ -139,6 +142,7 @@ class _LimitedTransport:
 def server_for(app: AsgiApp, **options: Any) -> uvicorn.Server:
     """A server for this app; `options` are uvicorn's."""
     _make_room()
+    _give_memory_back()
     config = uvicorn.Config(
         app,
         http=PunctualProtocol,
@@ -151,6 +155,15 @@ def server_for(app: AsgiApp, **options: Any) -> uvicorn.Server:
         **options,
     )
     return uvicorn.Server(config)
+
+
+def _give_memory_back() -> None:
+    """Have memory of a megabyte and more returned when it is free.
+
+    glibc begins to keep such pieces after the first: one prompt of 8 MB made a server 260 MB larger for good.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _make_room() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from holdfast.kernel import codec
 from holdfast.resp.call import CallRefused, CommandCall
 from holdfast.resp.keyspace import SpacedKey, whole_number
 from holdfast.resp.plans import tag_capabilities
@@ -70,6 +71,8 @@ def score(value: bytes, problem: str = "value is not a valid float") -> float:
 
 def json_object(call: CommandCall, at: int, problem: str) -> dict[str, Any]:
     """An argument that is a JSON object."""
+    if codec.is_wide(call.arguments[at]):
+        raise CallRefused(f"{problem}: more than {codec.MOST_VALUES} values")
     try:
         value = json.loads(call.arguments[at], parse_constant=_no_constant)
     except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 
-from holdfast.errors import LeaseLost
+from holdfast.errors import BadPayload, LeaseLost
 from holdfast.kernel import codec, queries
 from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction, reading
@@ -152,8 +152,8 @@ def _job(call: CommandCall, queue: str, element: bytes) -> tuple[NewJob, Route]:
 
 def _json(element: bytes) -> object:
     try:
-        return json.loads(element)
-    except (ValueError, RecursionError):
+        return codec.decode_foreign(element, what="an element")
+    except BadPayload:
         return None
 
 

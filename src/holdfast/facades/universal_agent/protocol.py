@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from holdfast.agents.people.inquiry import Inquiry
-from holdfast.errors import UsageError
+from holdfast.errors import BadPayload, UsageError
 from holdfast.facades.universal_agent.gateway_values import (
     AgentEvent,
     Data,
@@ -23,6 +23,7 @@ from holdfast.facades.universal_agent.gateway_values import (
     GatewaySession,
     GatewaySessionSummary,
 )
+from holdfast.kernel import codec
 
 SESSIONS = "/api/v1/sessions"
 CONNECTED, QUERY_COMPLETE, PONG, ERROR, STATUS = "connected", "query_complete", "pong", "error", "status"
@@ -227,9 +228,9 @@ def _object(text: str | bytes) -> dict[str, Any]:
     if len(text) > LARGEST:
         raise BadMessage(f"a message has at most {LARGEST:,} characters.")
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadMessage("a message is JSON.") from None
+        given = codec.decode_foreign(text, what="a message")
+    except BadPayload as problem:
+        raise BadMessage(str(problem)) from None
     if not isinstance(given, dict):
         raise BadMessage("a message is a JSON object.")
     return given

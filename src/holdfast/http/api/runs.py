@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
@@ -47,14 +47,22 @@ _LONGEST_WAIT = durations.microseconds("1m")
 LARGEST_EXPORT = 64 * 1024 * 1024  # characters
 _TREE = 1_000  # runs of one tree
 _LONGEST_VALUE = 4_000  # characters of JSON of a value of a run in a tree
-Prompt = str | list[str | dict[str, Any]]
+_MOST_FIELDS = 100  # of one body
+Prompt = str | Annotated[list[str | dict[str, Any]], Field(max_length=2_000)]
 T = TypeVar("T")
 
 
 class Body(BaseModel):
-    """What a request says. A field that is not known is refused."""
+    """What a request says. A field that is not known is refused, and so are more than any request has."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_count(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > _MOST_FIELDS:  # each would become an error of its own
+            raise ValueError(f"a request has at most {_MOST_FIELDS} fields.")
+        return given
 
 
 class NewRunBody(Body):

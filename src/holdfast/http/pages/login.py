@@ -7,17 +7,18 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from holdfast.access.logins import LONGEST_US
-from holdfast.errors import UsageError
 from holdfast.http.pages.forms import filled
 from holdfast.http.pages.layout import bare_values
 from holdfast.http.pages.links import is_below, links_of
 from holdfast.http.pages.rendering import render
 from holdfast.http.pages.serving import html, wants_page
 from holdfast.http.security.denials import unknown
-from holdfast.http.security.gate import Gate, address_of, cookie_name
+from holdfast.http.security.gate import FORM, Gate, address_of, cookie_name
+from holdfast.http.security.texts import short_body
+from holdfast.kernel import codec
 
 _LONGEST = 4_096
-_FORM = "application/x-www-form-urlencoded"
+_LARGEST = 16_384  # bytes of a login: who sends it is not known yet
 _WRONG = "This token is not known, or it has ended."
 _USED = "This link was used already, or it is too old. Ask for another, or use a token."
 
@@ -39,7 +40,8 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
     async def log_in(request: Request) -> Response:
         """`POST /login` with `{"token": …}`, or from the page."""
         gate.check_origin(request)
-        by_form = request.headers.get("content-type", "").startswith(_FORM)
+        await short_body(request, _LARGEST)
+        by_form = request.headers.get("content-type", "").startswith(FORM)
         said = dict(await filled(request)) if by_form else await _json(request)
         secret = said.get("token")
         principal = await gate.hf.access.tokens.principal(secret.strip()) if isinstance(secret, str) else None
@@ -57,7 +59,7 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
         cookie = request.cookies.get(cookie_name(request))
         if cookie is not None:
             await gate.hf.access.logins.end(cookie)
-        by_form = request.headers.get("content-type", "").startswith(_FORM)
+        by_form = request.headers.get("content-type", "").startswith(FORM)
         response = RedirectResponse(links_of(request)("/login"), 303) if by_form else Response(status_code=204)
         response.delete_cookie(cookie_name(request), path="/", secure=True, httponly=True, samesite="lax")
         return response
@@ -68,10 +70,7 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
 
 
 async def _json(request: Request) -> dict[str, object]:
-    try:
-        said = await request.json()
-    except (ValueError, RecursionError):
-        raise UsageError("send the token as JSON.") from None
+    said = codec.decode_foreign(await request.body(), what="a login")
     return said if isinstance(said, dict) else {}
 
 

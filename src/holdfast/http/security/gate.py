@@ -28,12 +28,14 @@ from holdfast.http.live.readiness import Readiness
 from holdfast.http.live.vigil import WatchedStream
 from holdfast.http.security.browser import SAFE, is_forged
 from holdfast.http.security.caps import RateCap
-from holdfast.http.security.denials import absent, forbidden, unknown
+from holdfast.http.security.denials import absent, forbidden, too_large, unknown
 from holdfast.http.security.reasons import reason_of
 from holdfast.http.security.roles import Rule
 from holdfast.http.security.texts import check_texts
+from holdfast.kernel import codec
 from holdfast.kernel.bounds import Bounds, bound
 
+FORM = "application/x-www-form-urlencoded"
 Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a request, or a WebSocket
 Answering = Callable[[Request], Awaitable[Response]]
 
@@ -179,6 +181,10 @@ class Gate:
 
     async def _changed(self, request: Request, by: Principal, endpoint: RuledRoute, answer: Answering) -> Response:
         body = await request.body()
+        if not request.headers.get("content-type", "").startswith(FORM) and codec.is_wide(body):
+            raise too_large(
+                "the body has too many values.", f"Send at most {codec.MOST_VALUES:,} keys, items and values at once."
+            )
         check_texts(request, body)
         digest = hashlib.sha256(body).hexdigest()
         key = request.headers.get("idempotency-key") if endpoint.creates else None

@@ -10,8 +10,20 @@ from typing import Any
 from starlette.requests import Request
 
 from holdfast.errors import BadPayload
+from holdfast.http.security.denials import too_large
 
 _SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+
+
+async def short_body(request: Request, most: int) -> bytes:
+    """The body as it was sent, of somebody who is not known yet: `Denied` as soon as it is too long."""
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > most:
+            raise too_large("the body is too large.", f"Send at most {most:,} bytes.")
+    request._body = body = bytes(raw)  # what Starlette's own `body()` keeps
+    return body
 
 
 def check_texts(request: Request, body: bytes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from holdfast.errors import LeaseLost
+from holdfast.errors import BadPayload, LeaseLost
 from holdfast.kernel import codec
 from holdfast.kernel.broker_rows import OwnedLease, Renewal
 from holdfast.kernel.brokers import find_lease
@@ -194,9 +194,9 @@ async def put(call: CommandCall) -> Reply:
 
 def _json(call: CommandCall, at: int) -> Any:
     try:
-        return json.loads(call.arguments[at])
-    except (ValueError, RecursionError):
-        raise CallRefused("not JSON") from None
+        return codec.decode_foreign(call.arguments[at], what="an argument")
+    except BadPayload as problem:
+        raise CallRefused(str(problem)) from None
 
 
 def _span(text: bytes) -> timedelta:

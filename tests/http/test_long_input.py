@@ -1,0 +1,134 @@
+"""Input that is as long as may be: it is judged by its length before anybody reads what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.access.principals import Principal
+from holdfast.errors import BadPayload
+from holdfast.http import web
+from holdfast.http.pages.forms import Form
+from holdfast.kernel import codec
+from tests.http.client import Client
+from tests.http.test_api import API
+from tests.http.test_hooks import SECRET, Sender
+from tests.support.commands import python
+
+MANY = 400_000
+WIDE = {
+    "keys": json.dumps({"metadata": {f"k{number}": 1 for number in range(MANY)}}),
+    "fields": json.dumps({f"k{number}": 1 for number in range(MANY)}),
+    "items": '{"metadata": {"a": [' + "1," * MANY + "1]}}",
+    "lists": '{"metadata": {"a": [' + "[]," * MANY + "1]}}",
+    "texts": '{"metadata": {"a": [' + '"\\ud800",' * MANY + "1]}}",
+    "brackets": "[" * MANY,
+}
+FORM = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
+
+
+def ann(hf: Holdfast) -> Client:
+    return Client(web(hf, who=lambda _: Principal("ann", "admin")))
+
+
+@pytest.mark.parametrize("kind", WIDE)
+async def test_a_body_of_many_values_is_refused_before_it_is_parsed(
+    hf: Holdfast, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ann(hf)
+    await client.get(f"{API}/sessions")
+    read: list[int] = []
+    loads = json.loads
+
+    def counted(text: Any, **options: Any) -> Any:
+        read.append(len(text))
+        return loads(text, **options)
+
+    monkeypatch.setattr(json, "loads", counted)
+    told = await client.call("POST", f"{API}/sessions", raw=WIDE[kind].encode())
+    monkeypatch.undo()
+    assert (told.status, told.json["error"]) == (413, "TooLarge"), told.body[:200]
+    assert "50,000" in told.json["remedy"]
+    assert max(read, default=0) < 100_000
+
+
+async def test_fields_that_are_not_known_are_no_error_each(hf: Holdfast) -> None:
+    told = await ann(hf).post(f"{API}/sessions", {f"k{number}": 1 for number in range(20_000)})
+    assert (told.status, told.json["detail"]) == (422, "body: Value error, a request has at most 100 fields.")
+
+
+async def test_a_prompt_has_so_many_parts(hf: Holdfast) -> None:
+    told = await ann(hf).post(f"{API}/runs", {"agent": "clerk", "prompt": [1] * 20_000})
+    assert (told.status, "at most 2000 items" in told.json["detail"]) == (422, True), told.body
+
+
+async def test_a_long_text_is_not_many_values(hf: Holdfast) -> None:
+    await hf.agents.create("clerk", model="scripted:")
+    said = json.dumps({"a": [1, 2, {"b": "c"}]}) * 40_000
+    told = await ann(hf).post(f"{API}/runs", {"agent": "clerk", "prompt": said})
+    assert told.status == 201, told.body[:200]
+
+
+def test_json_in_a_form_has_the_same_bound() -> None:
+    with pytest.raises(BadPayload, match="input has more than 50,000 values"):
+        Form([("input", "[" + "1," * MANY + "1]")]).json("input")
+
+
+async def test_who_is_not_known_yet_sends_little(hf: Holdfast) -> None:
+    client = Client(web(hf))
+    for headers in (FORM, {"sec-fetch-site": "same-origin"}):
+        told = await client.call("POST", "/login", raw=b"[" + b"1," * 100_000, headers=headers)
+        assert (told.status, told.json["error"]) == (413, "TooLarge")
+
+
+async def test_a_delivery_has_the_same_bound(hf: Holdfast) -> None:
+    @hf.job
+    async def book(amount: int) -> None: ...
+
+    hf.webhook("payments", book, secret=SECRET)
+    told = await Sender(hf).deliver("payments", b"[" + b"1," * codec.MOST_VALUES + b"1]")
+    assert (told.status, "more than 50,000 values" in told.json["detail"]) == (422, True), told.body
+
+
+_PROMPTS = """
+import asyncio, gc, json, sys
+from holdfast import Holdfast
+from holdfast.access.principals import Principal
+from holdfast.errors import BadPayload
+from holdfast.http import web
+from holdfast.http.pages.forms import Form
+from holdfast.http.server import server_for
+from tests.http.client import Client
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+async def main() -> None:
+    async with Holdfast("sqlite:///" + sys.argv[1], embedded=False) as hf:
+        client = Client(web(hf, who=lambda _: Principal("ann", "operator")))
+        server_for(client.app)
+        await hf.agents.create("clerk", model="scripted:")
+        async def ask(length: int) -> None:
+            told = await client.post("/api/v1/runs", {"agent": "clerk", "prompt": "a" * length})
+            assert told.status == 201, told.body
+        await ask(1)
+        before = resident()
+        for _ in range(3):
+            await ask(8_000_000)
+        gc.collect()
+        print((resident() - before) // 1_000_000)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="glibc keeps what other systems return")
+@pytest.mark.slow
+def test_the_memory_of_long_prompts_is_given_back(tmp_path: Any) -> None:
+    said = python("-c", _PROMPTS, str(tmp_path / "x.db"))
+    assert said.code == 0, said.err
+    assert int(said.out) < 60, f"{said.out} MB more than before"
