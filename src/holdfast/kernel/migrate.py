@@ -53,6 +53,7 @@ _INDEXED = re.compile(r"\bcreate (?:unique )?index (?:if not exists )?(\w+)\s+on
 _TRIGGERED = re.compile(r"\bcreate (?:constraint )?trigger \w+\s[^;]*?\bon holdfast\.(\w+)")
 _UNTRIGGERED = re.compile(r"\bdrop trigger \w+ on holdfast\.(\w+)")
 _UNINDEXED = re.compile(r"\bdrop index holdfast\.(\w+)")
+_MADE = re.compile(r"\s*create (table|view|trigger)\s+(?:if not exists\s+)?(\w+)", re.I)
 _ALONE, _NO_WRITERS = "access exclusive", "share row exclusive"
 # As most transactions of workers go: a heartbeat from its worker to jobs, a tick from its schedule to a job, an ending
 # from its job to the lane, retention from jobs to their keys. No order suits all of them: an enqueue goes from the
@@ -74,6 +75,21 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     folder = resources.files("holdfast.kernel.sql").joinpath("migrations")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(f".{dialect}.sql")), key=lambda f: f.name)
     return tuple(_read(f.name, f.read_text("utf-8")) for f in files)
+
+
+@cache
+def own_objects() -> tuple[frozenset[str], frozenset[str]]:
+    """For SQLite: the names of all that the migrations make, and the texts of their views and triggers, as `plain`."""
+    scripts = [script for each in migrations("sqlite") for script in (each.up, each.down)]
+    made = [text for script in scripts for text in split(in_schema(script, "sqlite", "")) if _MADE.match(text)]
+    names = {found[2].lower() for text in made if (found := _MADE.match(text)) is not None}
+    texts = {plain(text) for text in made if not text.lower().startswith("create table")}
+    return frozenset(names | {"schema"}), frozenset(texts)
+
+
+def plain(text: str) -> str:
+    """A statement without what SQLite changes in it when it keeps it."""
+    return re.sub(r"[\s\"]+|if not exists", "", text).rstrip(";").lower().replace("create", "create ", 1)
 
 
 def code_version(dialect: Dialect) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnfit,
 )
+from holdfast.kernel import migrate
 from holdfast.kernel.database import Guard, Owner, StoredSchema, drive
 from holdfast.kernel.drivers.causes import raise_as, too_long, wrote
 from holdfast.kernel.drivers.filesystems import refuse_network
@@ -44,6 +46,8 @@ _PATIENCE_STEP_MS = 100
 _STEPS = 10_000  # of SQLite, between two looks whether a read takes too long: less than a millisecond
 WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
 _TRUNCATE_MS = 100  # how long writers may have to wait until the log is cut
+_OBJECTS = "select type, name, tbl_name, sql from sqlite_master where type <> 'index' and sql is not null"
+_COMPUTED = re.compile(r"\bas\s*\(", re.IGNORECASE)  # a column whose value is an expression; none of ours is
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -134,6 +138,7 @@ class SqliteFile(SqliteStatements):
             f"journal_size_limit = {WAL_LIMIT}",
             f"synchronous = {'full' if durable else 'normal'}",
             "temp_store = memory",
+            "trusted_schema = off",  # the file may be a stranger's: what it defines calls no function of ours
         ]
         try:
             for pragma in pragmas:
@@ -225,8 +230,24 @@ class SqliteFile(SqliteStatements):
                 f"{self.path} has tables of another program ({', '.join(sorted(tables)[:3])}): "
                 f"give Holdfast a separate file."
             )
+        self._refuse_foreign_objects()
         ((version, oldest),) = self.execute("select version, oldest_code from schema")
         return StoredSchema(version, oldest)
+
+    def _refuse_foreign_objects(self) -> None:
+        """`StoreUnfit` for a view, a trigger or a table that computes, where Holdfast has something else.
+
+        A capsule may come from a stranger, and what looks like a table would run what the stranger has written.
+        """
+        names, texts = migrate.own_objects()
+        for kind, name, table, text in self.execute(_OBJECTS):
+            plain = migrate.plain(text)
+            computes = plain.startswith("create virtual") or _COMPUTED.search(text) if kind == "table" else True
+            if {name.lower(), table.lower()} & names and computes and plain not in texts:
+                raise StoreUnfit(
+                    f"{self.path} has a {kind} {name!r} on {table!r} that computes something, and no release of "
+                    f"Holdfast made it. Use a file that you trust, or remove it."
+                )
 
     def describe(self) -> tuple[str, str, int]:
         ((journal,),) = self.execute("pragma journal_mode")
