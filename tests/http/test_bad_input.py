@@ -26,6 +26,12 @@ from tests.support.apps import PATIENCE, MakeApp, settings_with
 READS = [each for each in ENDPOINTS if each.method == "GET" and not each.path.endswith(("/stream", "/events"))]
 
 
+_SMUGGLED = (
+    b"POST /api/v1/sessions HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n"
+    b"content-type: application/json\r\n\r\n2\r\n{}\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"
+)
+
+
 def cursor(*place: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
@@ -143,8 +149,14 @@ async def _set_schema(database: Database, at: int, wanted: tuple[int, int]) -> N
         (b"\x00" * 1_000 + b"\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello", b"400"),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n", b"4"),
+        (_SMUGGLED, b"400"),
+        (_SMUGGLED.replace(b"content-length: 4", b"Content-Length:4"), b"400"),
+        (_SMUGGLED.replace(b"chunked", b"identity"), b""),
+        (_SMUGGLED.replace(b"chunked", b"gzip, chunked"), b""),
+        (_SMUGGLED.replace(b"transfer-encoding:", b"transfer-encoding :"), b"400"),
     ],
-    ids=["a line of 1 MB", "a header of 1 MB", "many headers", "TLS", "NULs", "two lengths", "no chunk"],
+    ids=["a line of 1 MB", "a header of 1 MB", "many headers", "TLS", "NULs", "two lengths", "no chunk"]
+    + ["both", "both again", "identity", "two codings", "a space"],
 )
 async def test_what_is_not_http_is_refused(hf: Holdfast, sent: bytes, status: bytes) -> None:
     async with serving(web(hf, who=lambda _: Principal("ann", "admin"))) as (port, _):

@@ -16,6 +16,9 @@ from holdfast.http.security.denials import Denied, too_large, too_slow
 _ADDED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
+_TWO_LENGTHS = "TwoLengths"
+
+
 class Shield:
     def __init__(self, app: AsgiApp, hosts: Collection[str] | None) -> None:
         """`hosts` are the names under which this may be asked for; None: the app around it looks."""
@@ -31,7 +34,10 @@ class Shield:
             await (self._app(scope, receive, send) if problem is None else _refuse(receive, send))
             return
         if problem is not None:
-            await response_to(problem)(scope, receive, _with_headers(send))
+            refused = response_to(problem)
+            if problem.error == _TWO_LENGTHS:  # what follows may be a part of the body, or another request
+                refused.headers["connection"] = "close"
+            await refused(scope, receive, _with_headers(send))
             return
         await self._app(scope, _capped(receive), _with_headers(send))
 
@@ -44,7 +50,7 @@ class Shield:
             return Denied(421, "UnknownHost", "this server does not answer for that host.", "Add it with --host.")
         if b"transfer-encoding" in named and b"content-length" in named:
             return Denied(
-                400, "TwoLengths", "the request says twice how long its body is.", "Send one of the two headers."
+                400, _TWO_LENGTHS, "the request says twice how long its body is.", "Send one of the two headers."
             )
         length = named.get(b"content-length", "0")
         if not length.isdigit() or int(length) > BODY:
