@@ -104,3 +104,19 @@ numbers = st.recursive(
 @given(numbers)
 def test_arithmetic_is_that_of_python(text: str) -> None:
     assert parse(text).value({}) == eval(text, {"__builtins__": {}})  # digits, brackets and three signs
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("context.list" + " + context.list" * 99 + " == 1", "1,048,576 characters or items"),
+        ("context.text" + " + context.text" * 99 + " == 1", "1,048,576 characters or items"),
+        ("context.big" + " * context.big" * 90 + " == 1", "this product is too large"),
+        ("context.big + context.big < 'a'", "a very large number < 'a'"),
+        ("context.big + context.big + 'a'", "'a' is not a number"),
+    ],
+)
+def test_what_a_condition_makes_is_bounded(text: str, problem: str) -> None:
+    context = {"list": [1] * 500_000, "text": "x" * 1_000_000, "big": int("9" * 4_300)}
+    with pytest.raises(ExpressionError, match=problem):
+        parse(text).value({"context": context})

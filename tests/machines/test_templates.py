@@ -171,9 +171,130 @@ ESCAPES = [
     "{% set a = [1] * 300000 %}{{ ([none] * 99999) | map('d', a, true) | list | length }}",
 ]
 
+_AGAIN, _END = "{% for i in range(99999) %}", "{% endfor %}"
+_WIDE, _HALF = "{% set a = 'x' * 1000000 %}", "{% set a = 'x' * 500000 %}"
+_SEARCHED = "{% set a = 'a' * 1000000 %}{% set b = 'a' * 5000 ~ 'b' %}"
+_TWICE = _WIDE + "{% set b = 'x' * 999999 ~ 'x' %}"
+_MANY = "{% set l = range(99999) | list %}"
+
+BOMBS = [
+    *(
+        _TWICE + _AGAIN + body + _END
+        for body in (
+            "{% if a == b %}{% endif %}",
+            "{% if a != b %}{% endif %}",
+            "{% if a <= b %}{% endif %}",
+            "{% if a.startswith(b) %}{% endif %}",
+            "{% if a.endswith(b) %}{% endif %}",
+            "{% if a is eq(b) %}{% endif %}",
+            "{% if a in [b] %}{% endif %}",
+            "{% if a in b %}{% endif %}",
+        )
+    ),
+    *(
+        _SEARCHED + _AGAIN + body + _END
+        for body in (
+            "{{ b in a }}",
+            "{{ b is in(a) }}",
+            "{{ a.find(b) }}",
+            "{{ a.count(b) }}",
+            "{{ a | replace(b, '') | length }}",
+            "{{ a.replace(b, '') | length }}",
+            "{{ a.split(b) | length }}",
+        )
+    ),
+    *(
+        _WIDE + _AGAIN + body + _END
+        for body in (
+            "{% set b = a[1:] %}",
+            "{% set b = a[::-1] %}",
+            "{% set b = a.upper() %}",
+            "{% set b = a | upper %}",
+            "{% set b = a | title %}",
+            "{% set b = a | tojson %}",
+            "{% set b = a | capitalize %}",
+            "{% set b = a | truncate(10) %}",
+            "{% set b = a | list %}",
+            "{% set b = a | reverse %}",
+            "{% set b = a.split('y') %}",
+            "{% set b = a.isdigit() %}",
+            "{% set b = a is lower %}",
+            "{{ a }}",
+            "{% set b = a ~ a %}",
+            "{% set b = a.strip('y') %}",
+            "{% set b = a.splitlines() %}",
+            "{% set b = a * 1 %}",
+        )
+    ),
+    *(
+        _HALF + _AGAIN + body + _END
+        for body in (
+            "{% set b = a + a %}",
+            "{% set b = a ~ a %}",
+            "{% set b = a * 2 %}",
+            "{% set b = a | replace('', '') %}",
+            "{% set b = [a, a] | join %}",
+            "{% set b = 'xy' * 500000 %}",
+        )
+    ),
+    *(
+        _MANY + _AGAIN + body + _END
+        for body in (
+            "{% if l == l[:] %}{% endif %}",
+            "{{ -1 in l }}",
+            "{{ l.count(-1) }}",
+            "{{ l | sum }}",
+            "{{ l | last }}",
+            "{% set b = l[1:] %}",
+            "{% set b = l + [1] %}",
+            "{% set b = l | sort %}",
+            "{% set b = l | tojson %}",
+            "{{ l | unique | list | length }}",
+            "{{ l | min }}",
+            "{% set b = l | map('string') | list %}",
+        )
+    ),
+    "{{ ('b' * 900000).strip('a' * 100000 ~ 'b') }}",
+    "{{ ('\u4e00' * 300000).strip('\u4e01' * 500000 ~ '\u4e00') }}",
+    "{{ ('\u4e00' * 300000) | trim('\u4e01' * 500000 ~ '\u4e00') }}",
+    "{{ ('\u4e00' * 300000).rstrip('\u4e01' * 500000 ~ '\u4e00') }}",
+    "{{ ('[' * 900000) | fromjson }}",
+    "{{ ('[' ~ '1,' * 400000 ~ '1]') | fromjson }}",
+    "{{ ('1' * 900000) | fromjson }}",
+    "{{ ([['x' * 10000] * 99999]) | map('upper') | list }}",
+    "{{ (['x' * 1000000] * 9999) | select('eq', 'x' * 999999 ~ 'y') | list | length }}",
+    "{{ (['a' * 250000 ~ 'b'] * 99999) | select('in', 'a' * 500000) | list | length }}",
+    "{{ ('x' * 1000000).__class__ }}{{ ''.__init__ }}",
+    "{{ ({}).__class__ }}{{ {}['__class__']['__mro__'] | list }}{{ [].__len__() }}",
+    "{{ context.map.get.__self__ }}{{ context.map.get.__func__() }}",
+    "{{ (context.map.get).func }}{{ (context.text.upper).args() }}",
+    "{% for x in [1] %}{{ loop.changed(1) }}{% endfor %}",
+    "{% for x in [1] %}{{ loop.cycle('a') }}{% endfor %}",
+    "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "{% set x.y = 1 %}",
+    "{% set ns = namespace(a=1) %}{% set ns.a = 2 %}",
+    "{{ dict(a=1) }}",
+    "{{ undefined.__class__() }}",
+    "{{ ''|map(attribute='__class__')|list|first|string|format }}",
+    "{% autoescape true %}{% endautoescape %}",
+    "{% with a = 1 %}{{ a }}{% endwith %}",
+    "{% raw %}{{ x }}{% endraw %}{% block a %}{% endblock %}",
+    "{% do context.list.append(1) %}",
+    "{{ ().__class__.__base__.__subclasses__() }}",
+    "{{ context.text.encode('idna') }}",
+    "{{ context.text.translate({}) }}",
+    "{{ 'a'.ljust(10 ** 9) }}",
+    "{{ 'a'.expandtabs(10 ** 9) }}",
+    "{{ 'x' | wordwrap(1) }}{{ 'x' | urlize }}",
+    "{{ 'x' | random }}{{ [1] | batch(10 ** 9) | list }}",
+    "{{ [1] | slice(10 ** 9) | list }}",
+    "{{ 'x' | filesizeformat }}{{ 'x' | forceescape }}{{ 'x' | safe }}",
+]
+PAYLOADS = [*ESCAPES, *BOMBS]
+
 
 @pytest.mark.sample(20)
-@pytest.mark.parametrize("text", ESCAPES, ids=range(len(ESCAPES)))
+@pytest.mark.parametrize("text", PAYLOADS, ids=range(len(PAYLOADS)))
 def test_an_escape_is_refused_within_bounds(text: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.process_time()
@@ -192,11 +313,11 @@ def test_no_escape_gets_200_mb_even_in_a_process_that_has_no_more() -> None:
         "import resource, sys\n"
         "from holdfast.machines.meter import TemplateError\n"
         "from holdfast.machines.templates import BadTemplate, compile_template\n"
-        "from tests.machines.test_templates import ESCAPES, NAMES\n"
+        "from tests.machines.test_templates import NAMES, PAYLOADS\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         f"limit = pages * resource.getpagesize() + {room}\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
-        "for text in ESCAPES:\n"
+        "for text in PAYLOADS:\n"
         "    try:\n"
         "        compile_template(text).render(NAMES)\n"
         "    except (BadTemplate, TemplateError):\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ DEEPEST = 60
 MOST_OPERATORS = 200  # fields of paths included: each may be one level of the tree
 NAMES = ("context", "input", "output")
 FILTERS = ("length", "count")
+
+_MOST_MADE = 1_048_576  # characters or items of a text or a list that it makes
+_MOST_BITS = 4_096  # of a number that it computes
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -375,8 +378,10 @@ def _same(left: Any, right: Any) -> bool:
 
 def _computed(sign: str, left: Any, right: Any) -> Any:
     if sign == "+" and isinstance(left, str) and isinstance(right, str):
+        _check_size(left, right)
         return left + right
     if sign == "+" and isinstance(left, list) and isinstance(right, list):
+        _check_size(left, right)
         return left + right
     for value in (left, right):
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -388,6 +393,8 @@ def _computed(sign: str, left: Any, right: Any) -> Any:
             case "-":
                 return left - right
             case "*":
+                if isinstance(left, int) and isinstance(right, int):
+                    _check_product(left, right)
                 return left * right
             case "/":
                 return left / right
@@ -397,8 +404,21 @@ def _computed(sign: str, left: Any, right: Any) -> Any:
         raise ExpressionError(f"{_shown(left)} {sign} {_shown(right)}: {problem}.") from None
 
 
+def _check_size(left: Sequence[Any], right: Sequence[Any]) -> None:
+    if len(left) + len(right) > _MOST_MADE:
+        raise ExpressionError(f"the condition makes more than {_MOST_MADE:,} characters or items.")
+
+
+def _check_product(left: int, right: int) -> None:
+    if left.bit_length() + right.bit_length() > _MOST_BITS:
+        raise ExpressionError(f"{_shown(left)} * {_shown(right)}: this product is too large.")
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "null"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        return "a very large number"
     return text if len(text) <= 40 else f"{text[:39]}…"

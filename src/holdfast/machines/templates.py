@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LONGEST = 20_000
+_MOST_STRIPPED = 100
 
 # fmt: off
 _NODES = frozenset(
@@ -357,6 +358,8 @@ def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
             size = measure(value)
             if name in _TEXTS:
                 allow(size)
+        if name == "trim":
+            _check_stripped(*args[passes + 1 :], *kwargs.values())
         return function(*args, **kwargs)
 
     return metered
@@ -378,10 +381,18 @@ def _metered_call(obj: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         compared(obj)
         for each in args:
             compared(each)
+    if method in ("strip", "lstrip", "rstrip"):
+        _check_stripped(*args, *kwargs.values())
     if method == "replace":
         return _replaced(obj, *args, **kwargs)
     found = getattr(obj, method)(*args, **kwargs)
     return list(found) if isinstance(obj, dict) and method != "get" else found
+
+
+def _check_stripped(*characters: Any) -> None:
+    """Each character of the text is looked for among these."""
+    if any(isinstance(each, str) and len(each) > _MOST_STRIPPED for each in characters):
+        raise TemplateError(f"at most {_MOST_STRIPPED} characters can be taken from the ends of a text.")
 
 
 def _extent(value: Any) -> int:
