@@ -208,7 +208,7 @@ async def test_ap_38_the_last_rescue_fails_the_run(make_app: MakeApp) -> None:
         assert await (await hf.agent("b", model="scripted:").enqueue("And now?", session="s")).text() == "too late"
     row = await run.refresh()
     assert (row.state, row.error_type, caught.value.type) == ("failed", "rescue_failed", "rescue_failed")
-    assert (asked, (await hf.jobs.get(run.id)).rescues) == (3, 3), "two rescues, and the third detection is the last"
+    assert (asked, (await hf.jobs.get(run.id)).rescues) == (3, 2), "two rescues, and the third detection is the last"
     assert await outcomes(hf, run.id) == ["lost"] * 3
     (turn,) = await run.turns()
     assert (turn.attempts, turn.unknown) == (3, 3)

@@ -375,7 +375,7 @@ async def test_leases_move_no_more_than_so_many_at_once(store: Store) -> None:
 
 async def test_where_a_lost_lease_counts_attempts_and_losses_share_one_limit(store: Store) -> None:
     await store.do(set_queue, "default", on_orphan="requeue", lost_counts=True)
-    id = await store.enqueue(max_attempts=3)
+    id = await store.enqueue(max_attempts=3, max_rescues=1)
     for attempts in range(2):
         (lease,) = await store.claim(await store.worker())
         assert lease.attempts == attempts
@@ -386,7 +386,7 @@ async def test_where_a_lost_lease_counts_attempts_and_losses_share_one_limit(sto
     await store.advance("60s")
     (lost,) = await store.expire()
     job = await store.find(id)
-    assert (lost.state, job.state, job.attempts, job.rescues) == ("failed", "failed", 3, 3)
+    assert (lost.state, job.state, job.attempts, job.rescues) == ("failed", "failed", 3, 1)
     assert '"rescue_failed"' in str(lost.error)
 
 

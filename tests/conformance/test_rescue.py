@@ -92,7 +92,7 @@ async def test_at_the_limit_the_job_fails(store: Store) -> None:
     await store.advance("60s")
     (moved,) = await store.expire()
     row = await store.find(lease.id)
-    assert (moved.state, row.state, row.rescues, row.attempts) == (State.FAILED, State.FAILED, 2, 0)
+    assert (moved.state, row.state, row.rescues, row.attempts) == (State.FAILED, State.FAILED, 1, 1)
     assert (error_type(row), row.finished_at, row.due_at) == ("rescue_failed", store.clock.us, None)
 
 
@@ -129,6 +129,7 @@ async def test_an_orphan_whose_cancel_was_requested_is_cancelled(store: Store) -
     await store.expire()
     row = await store.find(lease.id)
     assert (row.state, error_type(row), row.finished_at) == (State.CANCELLED, "cancelled", store.clock.us)
+    assert (row.rescues, row.attempts) == (0, 1), "a loss that ends a job is its last attempt, and no rescue"
 
 
 @pytest.mark.parametrize("orphan", ["fail", "requeue"])

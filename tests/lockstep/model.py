@@ -406,7 +406,10 @@ class Model:
         return job.new.queue in self.losses_count
 
     def _count_loss(self, job: Job) -> None:
-        job.rescues += 1
+        if job.terminal:
+            job.attempts += 1
+            return
+        job.rescues = min(job.rescues + 1, job.new.max_rescues)
         job.attempts += self.counts_loss(job)
 
     def _record(self, job: Job, outcome: str) -> None:

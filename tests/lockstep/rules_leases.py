@@ -133,7 +133,7 @@ class LeaseRules(Machine):
         self.saw("a lost lease was counted as an attempt", bool(counted))
         self.saw("a lost lease was the last attempt", bool(spent))
         uncounted = [job for job in lost if job not in counted]
-        self.saw("the rescue limit was reached", any(job.rescues > job.new.max_rescues for job in uncounted))
+        self.saw("the rescue limit was reached", any(_had_all_rescues(job) for job in uncounted))
         self.saw("a job was rescued a second time", any(job.state == State.SCHEDULED for job in lost))
 
     @action(
@@ -214,6 +214,10 @@ class LeaseRules(Machine):
         self.judge()
         self.wake(ALL)
         self.judge_swept()
+
+
+def _had_all_rescues(job: Job) -> bool:
+    return job.state == State.FAILED and job.rescues == job.new.max_rescues
 
 
 def _without_ties(limit: int, moments: Sequence[int | None]) -> int:

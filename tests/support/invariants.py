@@ -184,7 +184,7 @@ def _check_job(change: Change, what: _Operation) -> None:
         if old is not None and old["state"] not in _PRUNABLE:
             raise Broken("I2", f"job {change.key} vanished while {old['state']}")
         return
-    _stays_within_limits(new, charged=what.charged)
+    _stays_within_limits(new)
     if old is None:
         _begins_plainly(new)
         return
@@ -196,13 +196,10 @@ def _check_job(change: Change, what: _Operation) -> None:
     _nothing_fires_early(old, new, what)
 
 
-def _stays_within_limits(job: Row, *, charged: bool) -> None:
-    """A loss that is an attempt counts for the limit of attempts; so there may be as many more losses."""
-    most = job["max_rescues"] + (job["attempts"] if charged else 0)
-    if job["attempts"] > job["max_attempts"] or job["rescues"] > most + 1:
+def _stays_within_limits(job: Row) -> None:
+    if job["attempts"] > job["max_attempts"] or job["rescues"] > job["max_rescues"]:
         raise Broken("I8", f"job {job['seq']} went beyond its limits: {_counts(job)}")
-    at_limit = job["attempts"] >= job["max_attempts"] or job["rescues"] > most
-    if at_limit and job["state"] not in TERMINAL:
+    if job["attempts"] >= job["max_attempts"] and job["state"] not in TERMINAL:
         raise Broken("I9", f"job {job['seq']} is {job['state']} at its limit: {_counts(job)}")
 
 
@@ -329,8 +326,12 @@ def _attempt_fits(old: Row, new: Row, attempt: Row | None, what: _Operation) -> 
             raise Broken("I8", f"job {old['seq']} ended {_pair(old)} with cost {cost} and no attempt row")
         return
     outcome = attempt["outcome"]
-    charge = {(1, 1)} if what.charged and outcome == "lost" else set()
-    if not ended or cost not in _COSTS[outcome] | charge:
+    costs = _COSTS[outcome]
+    if outcome == "lost" and new["state"] in TERMINAL:
+        costs = frozenset({(1, 0)})  # the last attempt, and no rescue
+    elif outcome == "lost" and what.charged:
+        costs |= {(1, 1), (1, 0)}  # an attempt, and a rescue unless it had had all of them
+    if not ended or cost not in costs:
         raise Broken("I8", f"job {old['seq']}: {outcome} of {_pair(old)} cost {cost}, ended: {ended}")
     if (attempt["worker"], attempt["started_at"]) != (old["worker"], old["claimed_at"]):
         raise Broken("I8", f"job {old['seq']} was held by worker {old['worker']}, recorded: {dict(attempt)}")
@@ -438,9 +439,14 @@ def _families_are_cancelled_whole(whole: Snapshot) -> None:
 
 
 def _check_history(job: Row, ended: Counter[str], *, charged: bool) -> None:
-    counted = ended["succeeded"] + ended["failed"] + ended["retried"]
-    most = counted + ended["cancelled"] + (ended["lost"] if charged else 0)
-    if job["rescues"] != ended["lost"] or not counted <= job["attempts"] <= most:
+    """A lost lease is a rescue; it is an attempt if the job ended with it. Where losses are charged, it may be both."""
+    least = ended["succeeded"] + ended["failed"] + ended["retried"]
+    last = ended["lost"] - job["rescues"]
+    if not charged:
+        least += last
+    most = least + ended["cancelled"] + (ended["lost"] if charged else 0)
+    possible = last >= 0 if charged else last == 0 or (last == 1 and job["state"] in TERMINAL)
+    if not possible or not least <= job["attempts"] <= most:
         raise Broken("I8", f"job {job['seq']} has {_counts(job)}, its attempts ended as {dict(ended)}")
 
 

@@ -124,6 +124,10 @@ GOOD: dict[str, tuple[Tables, Tables]] = {
         {"job": [running(lease_until=NOW)]},
         {"job": [ended("pending", finished_at=None, rescues=1)], "attempt": [attempt("lost")]},
     ),
+    "a lost lease is the last": (
+        {"job": [running(lease_until=NOW, rescues=1)]},
+        {"job": [ended("failed", rescues=1, attempts=1)], "attempt": [attempt("lost")]},
+    ),
     "a waiting job is cancelled": (
         {"job": [job(state="waiting", channel="reply")]},
         {"job": [job(state="cancelled", token=1, finished_at=NOW, cancel_requested_at=NOW)]},
@@ -223,6 +227,11 @@ BAD: dict[str, tuple[str, Tables, Tables]] = {
         {"job": [running()]},
         {"job": [ended("succeeded")], "attempt": [attempt("succeeded")]},
     ),
+    "the loss that ends a job is a rescue too": (
+        "I8",
+        {"job": [running(lease_until=NOW)]},
+        {"job": [ended("failed", rescues=1)], "attempt": [attempt("lost")]},
+    ),
     "a rescue is not counted": (
         "I8",
         {"job": [running(lease_until=NOW)]},
@@ -239,7 +248,7 @@ BAD: dict[str, tuple[str, Tables, Tables]] = {
         {"job": [ended("pending", finished_at=None, attempts=3)], "attempt": [attempt("retried")]},
     ),
     "a job goes on beyond its rescues": (
-        "I9",
+        "I8",
         {"job": [running(lease_until=NOW, rescues=1)]},
         {"job": [ended("pending", finished_at=None, rescues=2)], "attempt": [attempt("lost")]},
     ),

@@ -97,8 +97,8 @@ order by seq limit :limit;
 -- Compare-and-set on the expiry: a lease that was renewed since it was found stays, and one that ended has no row.
 -- After its first loss a job goes back to `ready`; after later ones it waits, so that a job which kills its workers
 -- cannot do so again at once. Where its queue or the caller (:charge) counts a loss as an attempt, there is one limit
--- for both, and no wait; nor is there one where somebody wants the job at once. At a limit this statement ends the job. A loss that ends the
--- job is recorded in `ended`, any other as an attempt.
+-- for both, and no wait; nor is there one where somebody wants the job at once. At a limit this statement ends the job.
+-- A loss that ends the job is its last attempt, and no rescue; it is recorded in `ended`, any other as an attempt.
 with gone as (
     delete from holdfast.lease
     where seq = any(cast(:seqs as bigint[]))
@@ -106,8 +106,8 @@ with gone as (
     returning *
 ), lost as materialized (
     select g.seq, g.worker, g.epoch, g.token, g.claimed_at, g.route, g.rescues, g.kind, g.queue, g.parent, g.lane,
-        g.cancel_requested_at, g.cancel_error, g.attempts + g.counts as attempts,
-        j.id, j.slot, j.priority, case when j.lane is not null then j.cost end as cost, j.deadline_at,
+        g.cancel_requested_at, g.cancel_error, g.attempts, g.counts,
+        j.id, j.slot, j.priority, j.max_rescues, case when j.lane is not null then j.cost end as cost, j.deadline_at,
         case when j.slot > 0 then j.tenant end as tenant, case
             when g.cancel_requested_at is not null then 'cancelled'
             when j.deadline_at <= holdfast.now_us() then 'deadline'
@@ -125,7 +125,8 @@ with gone as (
     ) as j
 ), again as (
     insert into holdfast.ready (@ready)
-    select route, slot, seq, token, priority, attempts, rescues + 1, cost, deadline_at, lane, tenant
+    select route, slot, seq, token, priority, attempts + counts, least(rescues + 1, max_rescues), cost, deadline_at,
+        lane, tenant
     from lost where verdict = 'pending'
 ), paused as (
     insert into holdfast.later (@ready, state, due_at)
@@ -140,7 +141,7 @@ with gone as (
 ), closed as (
     insert into holdfast.ended (seq, token, finished_at, worker, epoch, claimed_at, attempts, rescues, state, queue,
         outcome, lane, cancel_requested_at, error)
-    select seq, token, holdfast.now_us(), worker, epoch, claimed_at, attempts, rescues + 1,
+    select seq, token, holdfast.now_us(), worker, epoch, claimed_at, attempts + 1, rescues,
         case verdict when 'cancelled' then verdict else 'failed' end, queue, 'lost', lane, cancel_requested_at,
         case verdict
             when 'deadline' then :deadline_error
@@ -164,7 +165,7 @@ from lost;
 -- leases. The last statement returns where each job is now.
 insert into holdfast.ended (seq, token, finished_at, worker, epoch, claimed_at, attempts, rescues, state, queue,
     outcome, lane, cancel_requested_at, error)
-select seq, token, holdfast.now_us(), worker, epoch, claimed_at, attempts + counts, rescues + 1,
+select seq, token, holdfast.now_us(), worker, epoch, claimed_at, attempts + 1, rescues,
     case verdict when 'cancelled' then verdict else 'failed' end, queue, 'lost', lane, cancel_requested_at,
     case verdict
         when 'deadline' then :deadline_error
@@ -185,7 +186,7 @@ from (
 ) as lost
 where verdict is not null;
 insert into holdfast.ready (@ready)
-select l.route, j.slot, l.seq, l.token, j.priority, l.attempts + l.counts, l.rescues + 1,
+select l.route, j.slot, l.seq, l.token, j.priority, l.attempts + l.counts, min(l.rescues + 1, j.max_rescues),
     case when j.lane is not null then j.cost end, j.deadline_at, j.lane, case when j.slot > 0 then j.tenant end
 from (select k.*, max(:charge, coalesce((select q.lost_counts from holdfast.queue q where q.name = k.queue), 0)) as counts
     from holdfast.lease k) as l cross join holdfast.job j on j.seq = l.seq
