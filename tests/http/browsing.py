@@ -13,7 +13,8 @@ from holdfast.access.principals import Principal, Role
 from holdfast.http import web
 from holdfast.http.pages.routes import PageRoute
 from holdfast.http.pages.serving import ROUTES
-from holdfast.models.script import Script, call, calls, say
+from holdfast.models.protocol import Wire
+from holdfast.models.script import Script, ScriptedTurn, call, calls, last_user_text, say
 from tests.http.client import Answer, Client
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -105,13 +106,17 @@ def _below(link: str, mount: str) -> bool:
     return link == mount or link.startswith((f"{mount}/", f"{mount}?"))
 
 
-def treasurer(hf: Holdfast, words: str = "I pay it.") -> Agent[str]:
-    """An agent whose tool needs approval."""
+def treasurer(hf: Holdfast, words: str | None = "I pay it.") -> Agent[str]:
+    """An agent whose tool needs approval. Without words of its own it repeats what it was asked."""
 
     @hf.tool(approve=True)
     def pay(amount: int, to: str) -> str:
         """Pay somebody."""
         return f"paid {amount} to {to}"
 
-    hf.script("treasurer", Script(calls(say(words), call("pay", amount=5, to="Acme")), say("Paid.")))
+    def asks(messages: list[Wire]) -> ScriptedTurn:
+        told = last_user_text(messages) if words is None else words
+        return calls(say(told), call("pay", amount=5, to="Acme"))
+
+    hf.script("treasurer", Script(asks, say("Paid.")))
     return hf.agent("treasurer", model="scripted:treasurer", tools=[pay])

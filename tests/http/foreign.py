@@ -109,7 +109,7 @@ class Wish:
 
 
 async def _knock(client: Client, path: str) -> Answer:
-    """Open a WebSocket; its close code, without the 4 that codes of an application begin with, and what was said."""
+    """Open a WebSocket; the status that its close code stands for, 101 if it was let in, and what was said."""
     sent: list[Any] = []
     headers = [(name.encode(), value.encode()) for name, value in {"host": "localhost", **client.headers}.items()]
     scope = {"type": "websocket", "path": path, "root_path": "", "headers": headers, "query_string": b""}
@@ -126,7 +126,8 @@ async def _knock(client: Client, path: str) -> Answer:
     await client.app({**scope, "client": (client.address, 1), "subprotocols": []}, receive, send)
     texts = "".join(str(each.get("text", "")) for each in sent)
     codes = [each["code"] for each in sent if each["type"] == "websocket.close"]
-    return Answer({4004: 404}.get(codes[-1] if codes else 0, 0), {}, texts.encode())
+    status = {4004: 404, 4401: 401, 4003: 403, 4403: 403}.get(codes[-1] if codes else 0, 101)
+    return Answer(status, {}, texts.encode())
 
 
 class World:
@@ -139,7 +140,7 @@ class World:
         self._gateway = InProcessGateway(hf, agent="treasurer", workspace_base=folder / "work", confined=True)
         (folder / "greeter.yml").write_text(MACHINE)
         hf.machine(folder / "greeter.yml")
-        self._agent = treasurer(hf, SECRET)
+        self._agent = treasurer(hf, None)
 
         @hf.job
         async def book(amount: int) -> None: ...
@@ -178,64 +179,65 @@ class World:
         metadata = {"user": who, "note": SECRET if who == "acme" else ""}
         return (await (await self.part(who).session(key, metadata=metadata)).refresh()).id
 
-    async def fill(self) -> Theirs:
-        """What acme has. It says the secret wherever there is room for a text."""
-        acme, session = self.client("acme"), await self.session("acme", "their-chat")
-        await self.session("acme", "their-notes")  # a tenant may have a session of the same key, and then it is theirs
-        where: Any = {} if self.by == "metadata" else {"tenant": "acme"}
+    async def fill(self, who: str = "acme", said: str = SECRET, prefix: str = "their") -> Theirs:
+        """What acme has, or another. It says the secret wherever there is room for a text."""
+        theirs, session = self.client(who), await self.session(who, f"{prefix}-chat")
+        await self.session(who, f"{prefix}-notes")  # a tenant may have a session of this key, and then it is theirs
+        where: Any = {} if self.by == "metadata" else {"tenant": who}
         async with working(self.hf):
-            run = await self._agent.enqueue(SECRET, session=session, metadata={"note": SECRET}, **where)
+            run = await self._agent.enqueue(said, session=session, metadata={"note": said}, **where)
 
             async def asked() -> bool:
                 return bool(await self.hf.inquiries.list(run=run.id))
 
             await eventually(asked)
-            (worker,) = await self.hf.workers.list()
+            worker = (await self.hf.workers.list())[0]
         (inquiry,), (call,) = await run.inquiries(), await run.calls()
         message = (await self.hf.sessions[session].messages())[0].id
-        for name in ("their-talk", "their-diary"):
-            made = await acme.post(f"{GATEWAY}/sessions", {"user_id": "acme", "session_id": name})
+        for name in (f"{prefix}-talk", f"{prefix}-diary"):
+            made = await theirs.post(f"{GATEWAY}/sessions", {"user_id": who, "session_id": name})
             assert made.status == 201, made.body
-        about = "" if self.by == "metadata" else SECRET  # an agent belongs to no session
-        self.hf.tenant("acme").allow(models=["scripted:x"])
-        agent = await acme.post(f"{API}/agents", {"name": "their-agent", "model": "scripted:x", "description": about})
+        about = "" if self.by == "metadata" else said  # an agent belongs to no session
+        self.hf.tenant(who).allow(models=["scripted:x"])
+        described = {"name": f"{prefix}-agent", "model": "scripted:x", "description": about}
+        agent = await theirs.post(f"{API}/agents", described)
         assert agent.status == 201, agent.body
-        execution, budget = await self._fill_tenant(acme)
+        execution, budget = await self._fill_tenant(theirs, who, said, prefix)
         by_noun = {
             "runs": [run.id],
-            "sessions": [session, "their-chat"],
-            "agents": [agent.json["id"], "their-agent"],
+            "sessions": [session, f"{prefix}-chat"],
+            "agents": [agent.json["id"], f"{prefix}-agent"],
             "jobs": [run.id, execution],
             "inquiries": [inquiry.id, call.id, run.id],
             "calls": [call.id],
             "tools": ["pay"],
             "machines": ["greeter"],
-            "executions": [execution, "their-trip"],
-            "plans": ["count"],
-            "actions": ["their-action"],
+            "executions": [execution, f"{prefix}-trip"],
+            "plans": [f"{prefix}-plan"],
+            "actions": [f"{prefix}-action"],
             "budgets": [budget],
-            "tenants": ["acme"],
+            "tenants": [who],
             "pools": ["default"],
             "queues": ["default"],
-            "lanes": ["tenant:acme"],
+            "lanes": [f"tenant:{who}"],
             "workers": [worker.id],
-            "schedules": ["their-schedule"],
-            "batches": ["their-batch"],
+            "schedules": [f"{prefix}-schedule"],
+            "batches": [f"{prefix}-batch"],
             "scale": ["default"],
-            "hooks": ["their-hook"],
-            "gateway sessions": ["their-talk"],
+            "hooks": [f"{prefix}-hook"],
+            "gateway sessions": [f"{prefix}-talk"],
             "gateway runs": [run.id],
         }
         by_field = {
-            "session": [session, "their-notes"],
-            "session_id": ["their-diary"],
+            "session": [session, f"{prefix}-notes"],
+            "session_id": [f"{prefix}-diary"],
             "parent": [run.id, session],
             **{name: [run.id] for name in ("run", "root", "a", "b")},
             "id": [run.id, execution],
-            "q": [run.id, session, "their-chat", "their-agent"],
+            "q": [run.id, session, f"{prefix}-chat", f"{prefix}-agent"],
             "agent": [agent.json["id"]],
-            "tenant": ["acme"],
-            "plan": ["count"],
+            "tenant": [who],
+            "plan": [f"{prefix}-plan"],
             "message": [message],
             "input_id": [inquiry.id],
         }
@@ -247,16 +249,17 @@ class World:
         """Deliveries have no principal: only an app that is bound has no webhooks of others."""
         return "hooks" if self.by == "principal" else ""
 
-    async def _fill_tenant(self, acme: Client) -> tuple[str, str]:
+    async def _fill_tenant(self, theirs: Client, who: str, said: str, prefix: str) -> tuple[str, str]:
         """What belongs to a tenant and to no session."""
         if self.by == "metadata":
             return "019a0000-0000-7000-8000-000000000001", "none"
-        wanted = {"machine": "greeter", "input": {"name": SECRET}, "execution_id": "their-trip"}
-        execution = await acme.post(f"{API}/executions", wanted)
-        assert (await acme.post(f"{API}/plans", {**PLAN, "plan_description": SECRET})).status == 201
-        action = {"plan": "count", "inputs": [{"file": SECRET}], "id": "their-action"}
-        assert (await acme.post(f"{API}/actions", action)).status == 201
-        return execution.json["id"], (await self.hf.budgets.set("1.00", tenant="acme")).id
+        wanted = {"machine": "greeter", "input": {"name": said}, "execution_id": f"{prefix}-trip"}
+        execution = await theirs.post(f"{API}/executions", wanted)
+        plan = {**PLAN, "plan_id": f"{prefix}-plan", "plan_description": said}
+        assert (await theirs.post(f"{API}/plans", plan)).status == 201
+        action = {"plan": f"{prefix}-plan", "inputs": [{"file": said}], "id": f"{prefix}-action"}
+        assert (await theirs.post(f"{API}/actions", action)).status == 201
+        return execution.json["id"], (await self.hf.budgets.set("1.00", tenant=who)).id
 
     async def state(self, theirs: Theirs) -> list[Any]:
         """All that acme has, as it is."""

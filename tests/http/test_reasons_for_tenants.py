@@ -14,12 +14,13 @@ from holdfast import Holdfast
 from holdfast.access.principals import Principal
 from holdfast.agents.runs.why import FOR_TENANTS, OWN, sentence_for_tenant
 from holdfast.http.api.seen import Seen
+from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import Script, say
 from holdfast.values.jobs import ReasonRecord
 from holdfast.workers.role import Role
 from tests.http.browsing import HTML
 from tests.http.client import Client
-from tests.support.apps import MakeApp, eventually, working
+from tests.support.apps import MakeApp, eventually, in_state, working
 
 API = "/api/v1"
 SECRETS = ("worker-7f3a", "db-host-12", "4242", "other-tenant", "batch_01", "sk-credential")
@@ -103,3 +104,30 @@ async def test_a_viewer_of_a_tenant_reads_no_worker_wherever_a_reason_is_shown(m
 @pytest.mark.parametrize("gate", sorted(OWN))
 def test_what_is_the_tenants_own_is_said_in_full(gate: str) -> None:
     assert sentence_for_tenant(gate, "it waits for tool look_up") == "it waits for tool look_up"
+
+
+async def test_a_tenant_reads_no_file_and_no_line_of_the_program(hf: Holdfast) -> None:
+    """A failure has its message for a tenant, and for who runs the program its traceback too."""
+
+    @hf.job(name="fails", retry=RetryPolicy.none())
+    async def fails() -> None:
+        raise ValueError("it fell")
+
+    job = await hf.enqueue("fails", {}, tenant="acme")
+    async with working(hf):
+        await in_state(hf, job.id, "failed")
+    eve, ann = Principal("eve", "viewer", "acme"), Principal("ann", "viewer")
+    for who, shown in ((lambda _: eve, False), (lambda _: ann, True)):
+        client = Client(hf.web(who=who), headers=HTML)
+        for path in ("", "/attempts", "/why"):
+            told = (await client.get(f"{API}/jobs/{job.id}{path}")).body.decode()
+            assert ("it fell" in told or path == "/attempts", "test_reasons_for_tenants" in told) == (True, shown), path
+        listed = (await client.get(f"{API}/jobs")).json["items"]
+        assert ["trace" in each["error"] for each in listed] == [shown]
+
+
+@pytest.mark.parametrize("bound", [{"tenant": "acme"}, {"metadata": {"user": "eve"}}])
+async def test_who_sees_no_fleet_is_not_told_where_the_database_is(hf: Holdfast, bound: dict[str, Any]) -> None:
+    told = await Client(hf.web(who=lambda _: Principal("eve", "admin"), **bound)).get(f"{API}/system")
+    assert "database" not in told.json
+    assert "database" in (await Client(hf.web(who=lambda _: Principal("ann", "admin"))).get(f"{API}/system")).json

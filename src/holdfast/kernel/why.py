@@ -98,7 +98,7 @@ def _ended(state: str, at: int | None, error: Mapping[str, Any], *, after: str, 
     if state != State.FAILED:
         return reasons
     if place := _raised_at(str(error.get("trace") or "")):
-        reasons.append(Reason("ended", f"it was raised here: {place}"))
+        reasons.append(Reason("raised", f"it was raised here: {place}"))
     return [*reasons, Reason("ended", again)]
 
 

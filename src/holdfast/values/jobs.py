@@ -58,11 +58,14 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt of a job that has ended, with the lease and the worker that it ran under."""
+    """One attempt of a job that has ended, with the lease and the worker that it ran under.
+
+    The web tells who sees one tenant only, or a part of it, no worker.
+    """
 
     job: int
     token: str
-    worker: int
+    worker: int | None
     outcome: str
     started_at: datetime
     ended_at: datetime

@@ -16,6 +16,7 @@ from holdfast.agents.api.waterfall_history import read_history
 from holdfast.agents.capsules.capsules import gather
 from holdfast.agents.capsules.cassettes import record_runs, save
 from holdfast.agents.capsules.export import Exported, export
+from holdfast.agents.capsules.seal import without_traces
 from holdfast.agents.content import Prompt, blocks_of
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import Limits, Mode
@@ -305,15 +306,17 @@ class Run(Reaching, Generic[T]):
         await self.check()
         return await self._transact(find_fork, self.id)
 
-    async def export(self, path: str | Path, *, redact: Sequence[str] = (), partial: bool = False) -> Exported:
+    async def export(
+        self, path: str | Path, *, redact: Sequence[str] = (), partial: bool = False, traces: bool = True
+    ) -> Exported:
         """Write a capsule: the run, all runs below it and everything they saw, as one SQLite file without secrets.
 
         The file is a Holdfast database, whatever database the run is in. `redact` are regular expressions for what else
-        is a secret. A run that has not ended is refused, unless `partial`.
+        is a secret. A run that has not ended is refused, unless `partial`. Without `traces` it has no tracebacks.
         """
         validation.listed(redact, "redact", str, "regular expressions")
         contents = await self._transact(gather, self.id, self.tenant, partial=partial)
-        app = self._app
+        app, contents = self._app, contents if traces else without_traces(contents)
         return await export(contents, Path(path), app.settings, app.runtime().ports, redact=redact)
 
     def result_sync(self, *, timeout: Duration | None = None) -> Result[T]:

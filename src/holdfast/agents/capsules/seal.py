@@ -48,6 +48,21 @@ def sealed(contents: Contents, redactor: Redactor) -> Contents:
     )
 
 
+def without_traces(contents: Contents) -> Contents:
+    """The same without tracebacks, which name files of the program and have lines of them."""
+    return contents._replace(
+        calls=[call._replace(output=_traceless(call.output)) if call.is_error else call for call in contents.calls],
+        jobs=[job._replace(error=_traceless(job.error)) for job in contents.jobs],
+    )
+
+
+def _traceless(text: str | None) -> str | None:
+    told = None if text is None else codec.decode(text)
+    if not isinstance(told, dict) or "trace" not in told:
+        return text
+    return _json({name: value for name, value in told.items() if name != "trace"})
+
+
 def _definition(text: str, redactor: Redactor) -> str:
     """What is sent to the provider goes by its names; a tool's schema only describes what has such a name."""
     plain = codec.decode(redactor.json(text))

@@ -42,6 +42,7 @@ FOR_TENANTS = {
     "no_worker": "no live worker can run it",
     "not_due": "it is put off",
     "paused": "its queue is paused",
+    "raised": "the log of its worker says where it was raised",
     "signal": "it waits for a signal",
     "unknown": "it is in a state that this release does not know",
 }

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from fastapi import Depends, Header, Query
 from starlette.responses import Response
 
+from holdfast.agents.values.runs import CallRecord
 from holdfast.http.api import sizes
 from holdfast.http.api.paging import PageOf, Paging
 from holdfast.http.api.routes import API, Endpoint, Handler
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.machines.orders import LAYER
 from holdfast.redaction import REDACTED, Redactor
 from holdfast.values import Page, as_json
+from holdfast.values.jobs import AttemptRecord, JobRecord
 
 # What a program or a model was given, and what it gave: a viewer sees it without its secrets.
 ARGUMENTS = frozenset(
@@ -128,7 +132,7 @@ def json_response(told: object, status: int = 200) -> Response:
 
 def told_to(seen: Seen | None, value: object) -> Any:
     """A value as JSON, as who asks may see it."""
-    told = as_json(value)
+    told = as_json(value if seen is None or seen.sees_fleet else without_fleet(value))
     return without_secrets(told) if seen is not None and seen.principal.role == "viewer" else told
 
 
@@ -144,6 +148,45 @@ def without_secrets(told: Any) -> Any:
             for name, value in told.items()
         }
     return told
+
+
+def without_fleet(value: Any) -> Any:  # noqa: PLR0911  one case for each kind of value
+    """A value as who sees no fleet may see it, still in its own types: no worker, no file or line of the program."""
+    match value:
+        case JobRecord():
+            return replace(value, worker=None, payload=_without_files(value), error=_without_trace(value.error))
+        case AttemptRecord():
+            return replace(value, worker=None, error=_without_trace(value.error))
+        case CallRecord() if value.is_error:
+            return replace(value, output=_without_trace(value.output))
+        case Page():
+            return Page(map(without_fleet, value), next=value.next, looked=value.looked, total=value.total)
+        case list():
+            return [without_fleet(each) for each in value]
+        case tuple() if hasattr(value, "_replace"):
+            return type(value)(*map(without_fleet, value))
+        case tuple():
+            return tuple(without_fleet(each) for each in value)
+        case dict():
+            return {name: without_fleet(each) for name, each in value.items()}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            given = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+            return replace(value, **{name: without_fleet(each) for name, each in given.items()})
+        case _:
+            return value
+
+
+def _without_trace(error: Any) -> Any:
+    """A failure without its traceback, which names files of the program and has lines of them."""
+    return {name: each for name, each in error.items() if name != "trace"} if isinstance(error, dict) else error
+
+
+def _without_files(job: JobRecord) -> Any:
+    """What a job was given; of an execution, without the files of its machine, which are the program's."""
+    if job.layer != LAYER or not isinstance(job.payload, dict) or not isinstance(job.payload.get("order"), dict):
+        return job.payload
+    order = {name: each for name, each in job.payload["order"].items() if name != "bundle"}
+    return {**job.payload, "order": order}
 
 
 def success_of(endpoint: Endpoint) -> int:

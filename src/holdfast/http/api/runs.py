@@ -342,7 +342,7 @@ async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
         folder.rmdir()
 
     try:
-        await run.export(file, partial=partial)
+        await run.export(file, partial=partial, traces=seen.sees_fleet)
     except BaseException:
         remove()
         raise

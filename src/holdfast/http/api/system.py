@@ -44,7 +44,7 @@ class Pruning(Body):
 async def show_system(seen: Sight) -> dict[str, Any]:
     """Show which release answers, and who you are."""
     you = {"name": seen.principal.name, "role": seen.principal.role, "tenant": seen.tenant}
-    where = {} if seen.tenant is not None else {"database": describe_url(seen.hf.settings.url)}
+    where = {"database": describe_url(seen.hf.settings.url)} if seen.sees_fleet else {}
     return {"version": VERSION, "you": you, **where}
 
 

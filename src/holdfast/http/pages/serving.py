@@ -24,7 +24,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.http.api.answers import without_fleet
 from holdfast.http.api.problems import note_outage, on_bad_request, response_to
+from holdfast.http.api.seen import Seen
 from holdfast.http.pages import kill
 from holdfast.http.pages.asset_files import PATH, serve_asset
 from holdfast.http.pages.index import PAGES
@@ -148,13 +150,15 @@ async def _rendered(request: Request, gate: Gate, route: PageRoute, response: Re
     if isinstance(view, Go):
         return RedirectResponse(links_of(request)(view.path, *view.parts, **view.query), 303)
     values = await values_for(request, gate, SERVED)
-    text = await asyncio.to_thread(_written, route.template, values, view, request.state.seen.principal.role)
+    text = await asyncio.to_thread(_written, route.template, values, view, request.state.seen)
     return html(text)
 
 
-def _written(template: str, values: dict[str, Any], view: Any, role: str) -> str:
+def _written(template: str, values: dict[str, Any], view: Any, seen: Seen) -> str:
     """The page, made beside the event loop: what it shows may be long."""
-    if role == "viewer":
+    if not seen.sees_fleet:
+        view = without_fleet(view)
+    if seen.principal.role == "viewer":
         view = redacted(view)
     return render(template, values | {each.name: getattr(view, each.name) for each in fields(view)})
 
