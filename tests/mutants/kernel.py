@@ -619,4 +619,37 @@ REMOVING: Final = (
     ),
 )
 
-MUTANTS: Final = (*FENCES, *LOSSES, *CLAIMS, *LANES, *KEYS, *WAITING, *ENDINGS, *REMOVING)
+SHORT: Final = (
+    Mutant(
+        "loop that waits for the writer",
+        "a short write on SQLite keeps the event loop waiting for the connection",
+        (
+            Code(
+                "holdfast.kernel.drivers.sqlite:Writer.commit_here",
+                "self._using.acquire(blocking=False)",
+                "self._using.acquire()",
+            ),
+        ),
+        ("conformance/test_short_writes.py::test_the_loop_waits_for_nobody_who_uses_the_connection",),
+    ),
+    Mutant(
+        "short write out of turn",
+        "a short write on SQLite does not ask whether another process has its turn",
+        (
+            Code(
+                "holdfast.kernel.drivers.sqlite_locks:Turns.turn_at_once",
+                "is_ours = is_next and _acquire(self._write, 0)",
+                "is_ours = True",
+            ),
+        ),
+        ("conformance/test_short_writes.py::test_the_loop_does_not_wait_for_another_process_that_writes",),
+    ),
+    Mutant(
+        "loop that a slow disk holds up",
+        "short writes stay on the event loop after one that took long",
+        (Code("holdfast.kernel.drivers.sqlite:SqliteDatabase._commit_moment", "begun >= self._spared_until and"),),
+        ("conformance/test_short_writes.py::test_after_a_slow_commit_the_loop_is_spared",),
+    ),
+)
+
+MUTANTS: Final = (*FENCES, *LOSSES, *CLAIMS, *LANES, *KEYS, *WAITING, *ENDINGS, *REMOVING, *SHORT)

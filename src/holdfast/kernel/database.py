@@ -207,9 +207,20 @@ def reading(operation: Operation[P, R]) -> Operation[P, R]:
     return single(operation)
 
 
+def short(operation: Operation[P, R]) -> Operation[P, R]:
+    """Mark an operation on a few rows for which somebody waits. While nobody queues, SQLite runs it on the event loop's
+    own thread: the way to another one and back takes longer than the operation."""
+    operation.short = True  # type: ignore[attr-defined]
+    return operation
+
+
 def is_single(operation: object) -> bool:
     return getattr(operation, "single", False)
 
 
 def is_reading(operation: object) -> bool:
     return getattr(operation, "reading", False)
+
+
+def is_short(operation: object) -> bool:
+    return getattr(operation, "short", False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.kernel.brokers import Claimer, claim_for
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Transaction, short
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Lease
 from holdfast.resp.plans import KIND
@@ -39,6 +39,7 @@ class Claimed(NamedTuple):
     left_us: dict[Epoch, int]  # for how long each counts as alive if it stays silent
 
 
+@short
 async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int) -> Claimed:
     """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
     epochs = {ask.epoch for ask in asks}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle
-from holdfast.kernel.database import Database, Transaction, single
+from holdfast.kernel.database import Database, Transaction, short, single
 from holdfast.kernel.rows import Ended, Ending, Held, Lease
 from holdfast.resp.deliveries import SentLease
 from holdfast.resp.statements import HoldersSql
@@ -124,6 +124,7 @@ async def end_together(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bo
     return found.answers(asked, ended)
 
 
+@short
 @single
 async def end_plain(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool | Exception]:
     """As `end_together`, where nobody else hears of the end: a question, and one statement that commits by itself.
@@ -134,6 +135,7 @@ async def end_plain(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool 
     return found.answers(asked, await complete(tx, [*found.endings.values()]) if found.endings else [])
 
 
+@short
 @single
 async def end_at_once(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool | Exception]:
     """As `end_plain` without the question, where the answer is known: the time of the lease and of its holder cannot be

@@ -1,7 +1,7 @@
 """SQLite: one writer thread per process, which commits together whatever is waiting.
 
-The event loop never touches the connection. Requests go to the thread in order, except that heartbeats and
-renewals go first.
+Requests go to the thread in order, except that heartbeats and renewals go first. The event loop touches the connection
+only for operations that are marked `short`, while nobody else wants it and its commits are quick.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.clock import Ports
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.bounds import bounds_now
 from holdfast.kernel.database import (
@@ -30,6 +30,7 @@ from holdfast.kernel.database import (
     Presence,
     StoredSchema,
     is_reading,
+    is_short,
     unheeded,
 )
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
@@ -46,6 +47,8 @@ R = TypeVar("R")
 log = logging.getLogger("holdfast.sqlite")
 
 _MOST_TOGETHER = 64
+_QUICK = 0.02  # seconds that a commit on the event loop's thread may take
+_SPARED = 1.0  # seconds for which the loop commits nothing itself, after one took longer
 
 
 class WriteRequest(NamedTuple):
@@ -65,6 +68,8 @@ class SqliteDatabase:
         self._layers = layers
         self._writer: Writer | None = None
         self._readers: SqliteReaders | None = None
+        self._moment: list[tuple[WriteRequest, asyncio.Future[bool]]] = []  # short ones of this turn of the loop
+        self._spared_until = -math.inf  # by the clock, when the loop commits nothing itself
         self._opened = False
         self._opening = asyncio.Lock()
         self.presence: Presence = NoPresence()
@@ -114,6 +119,8 @@ class SqliteDatabase:
         with self._ports.watching(operation):
             if bounds is not None and bounds.reads:
                 return await asyncio.wrap_future(self._read(operation, args, kwargs))
+            if is_short(operation):
+                return await self._transact_short(self._request(operation, args, kwargs))  # type: ignore[no-any-return]
             answer = self._submit(operation, args, kwargs, urgent=False)
             return await asyncio.wrap_future(answer)
 
@@ -149,10 +156,41 @@ class SqliteDatabase:
         return self._writer
 
     def _submit(self, operation: Callable[..., Any], args: Any, kwargs: Any, *, urgent: bool) -> Future[Any]:
-        writer = self._thread
-        request = WriteRequest(partial(operation, writer.file, *args, **kwargs), is_reading(operation), Future())
-        writer.submit(request, urgent=urgent)
+        request = self._request(operation, args, kwargs)
+        self._thread.submit(request, urgent=urgent)
         return request.answer
+
+    def _request(self, operation: Callable[..., Any], args: Any, kwargs: Any) -> WriteRequest:
+        return WriteRequest(partial(operation, self._thread.file, *args, **kwargs), is_reading(operation), Future())
+
+    async def _transact_short(self, request: WriteRequest) -> Any:
+        """Commit it with what is asked in the same turn of the loop: here if that is possible, else on the thread."""
+        loop = asyncio.get_running_loop()
+        here: asyncio.Future[bool] = loop.create_future()
+        self._moment.append((request, here))
+        if len(self._moment) == 1:
+            loop.call_soon(self._commit_moment)
+        return request.answer.result() if await here else await asyncio.wrap_future(request.answer)
+
+    def _commit_moment(self) -> None:
+        moment = [(request, here) for request, here in self._moment if not here.done()]  # the others were cancelled
+        self._moment = []
+        if not moment:
+            return
+        begun = self._ports.clock.monotonic()
+        try:
+            writer, requests = self._thread, [request for request, _ in moment]
+            done = begun >= self._spared_until and writer.commit_here(requests)
+            for request in [] if done else requests:
+                writer.submit(request, urgent=False)
+        except Exception as problem:  # noqa: BLE001  who asked gets it
+            for _, here in moment:
+                here.set_exception(problem)
+            return
+        if self._ports.clock.monotonic() > begun + _QUICK:
+            self._spared_until = begun + _SPARED
+        for _, here in moment:
+            here.set_result(done)
 
     def _read(self, operation: Callable[..., Any], args: Any, kwargs: Any) -> Future[Any]:
         clock, seconds = self._ports.clock, self._settings.web_patience.total_seconds()
@@ -214,7 +252,7 @@ class SqliteDatabase:
 
 
 class Writer:
-    """The thread that owns the connection."""
+    """The thread that owns the connection, and lends it to the event loop while it has nothing to do."""
 
     def __init__(self, file: SqliteFile, turns: Turns | None, tell: Callable[[list[str]], None]) -> None:
         self.file = file
@@ -224,6 +262,7 @@ class Writer:
         self._urgent: deque[WriteRequest] = deque()
         self._calls: deque[tuple[Callable[[SqliteFile], Any], Future[Any]]] = deque()
         self._something = threading.Condition()
+        self._using = threading.Lock()  # the connection belongs to one thread at a time
         self._stopping = False
         self._ended: Future[None] = Future()
         threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True).start()
@@ -234,6 +273,34 @@ class Writer:
                 raise StoreUnavailable(f"{self.file.path} is closed.")
             (self._urgent if urgent else self._waiting).append(request)
             self._something.notify()
+
+    def commit_here(self, requests: list[WriteRequest]) -> bool:
+        """Commit them on the event loop's thread, if nobody queues and no other process writes: the loop waits for no
+        one. False: nothing was done."""
+        if not self._using.acquire(blocking=False):
+            return False
+        try:
+            if self._stopping or self._urgent or self._waiting or self._calls:
+                return False
+            with self._turn_at_once() as is_ours:
+                if not is_ours:
+                    return False
+                results = self.file.commit_together([request.operation for request in requests], reading=False)
+            if all(isinstance(result, StoreBusy) for result in results):  # another program has the file
+                return False
+            self._answer(requests, results)
+            return True
+        finally:
+            self._using.release()
+
+    @contextlib.contextmanager
+    def _turn_at_once(self) -> Iterator[bool]:
+        if self._turns is None:
+            yield True
+            return
+        with self._turns.turn_at_once() as is_ours:
+            self.file.be_patient(0)
+            yield is_ours
 
     def call(self, function: Callable[[SqliteFile], Any]) -> Future[Any]:
         """Run something on the connection outside of any operation (migrations)."""
@@ -260,10 +327,11 @@ class Writer:
 
     def _serve(self) -> None:
         while batch := self._next():
-            if isinstance(batch, tuple):
-                self._answer_call(*batch)
-            else:
-                self._commit(batch)
+            with self._using:
+                if isinstance(batch, tuple):
+                    self._answer_call(*batch)
+                else:
+                    self._commit(batch)
         self.file.close()
         if self._turns is not None:
             self._turns.close()
@@ -284,7 +352,10 @@ class Writer:
             results = self._run(live)
         except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, and the thread must continue
             results = [problem] * len(live)
-        for request, result in zip(live, results, strict=True):
+        self._answer(live, results)
+
+    def _answer(self, requests: Sequence[WriteRequest], results: Sequence[Any]) -> None:
+        for request, result in zip(requests, results, strict=True):
             if isinstance(result, Exception):
                 request.answer.set_exception(result)
             else:

@@ -54,6 +54,19 @@ class Turns:
         finally:
             fcntl.flock(self._write, fcntl.LOCK_UN)
 
+    @contextlib.contextmanager
+    def turn_at_once(self) -> Iterator[bool]:
+        """Have our turn if nobody else has it or waits for it; False: somebody does."""
+        is_next = _acquire(self._next, 0)
+        is_ours = is_next and _acquire(self._write, 0)
+        if is_next:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                fcntl.flock(self._write, fcntl.LOCK_UN)
+
     def close(self) -> None:
         os.close(self._next)
         os.close(self._write)
