@@ -66,6 +66,7 @@ from holdfast.resp.server import RespServer
 from holdfast.settings import DEFAULT_URL, Settings
 from holdfast.sync import Sync
 from holdfast.threads import refuse_on_a_loop
+from holdfast.values.jobs import Why, why_of
 from holdfast.webhooks import Target, WebhookOptions
 from holdfast.workers.context import JobContext
 from holdfast.workers.role import Role
@@ -417,9 +418,12 @@ class Holdfast:
             return self._core.ports.events.listen(to, names)
         return EventStream(self._core.ports.events, names, buffer=buffer)
 
-    async def why(self, id: str) -> str:
-        """Why a job or a run does not continue, in words: one sentence for each reason, and "" when there is none."""
-        return await self._core.why(id)
+    async def why(self, id: str) -> Why:
+        """Why a job or a run does not continue: what keeps it, and until when if that is known; else it is empty.
+
+        Printed, it is a sentence for each reason.
+        """
+        return why_of(await self._core.reasons(id))
 
     def web(self, **options: Unpack[WebAccess]) -> AsgiApp:
         """Pages and JSON API as an ASGI app, for any path: `app.mount("/ops", hf.web(who=current_user))`.

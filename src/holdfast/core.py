@@ -23,8 +23,11 @@ from holdfast.kernel.bounds import unbound
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.lent import lend
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.waiting import check_channel
+from holdfast.kernel.why import why
 from holdfast.queues import Queue
+from holdfast.reasons import Reason
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 from holdfast.threads import LoopThread, refuse_on_a_loop
@@ -175,6 +178,11 @@ class Core:
         check_channel(channel)
         text = codec.encode(payload, what="a signal", cap=self.settings.result_cap)
         await (intake or self.intake(None)).signal(channel, text, key)
+
+    async def reasons(self, id: str, *, worker: str | None = None) -> list[Reason]:
+        """What keeps a job from one worker, or from any; empty when nothing does."""
+        runtime = self.runtime()
+        return await runtime.transact(why, JobId(id), worker=worker, absent=await runtime.absent_workers())
 
     def make_worker(self, role: Role | None = None) -> Worker:
         """A worker for this app on the running loop, not yet started."""

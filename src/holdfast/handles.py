@@ -26,20 +26,19 @@ from holdfast.kernel.queues import CAP
 from holdfast.kernel.states import known_state
 from holdfast.kernel.troubled_jobs import TROUBLED, count_troubled, list_troubled
 from holdfast.kernel.waiting import list_children
-from holdfast.kernel.why import why
 from holdfast.tallies import Part, StatOptions
 from holdfast.values.bulk import Bulk
 from holdfast.values.jobs import (
     AttemptRecord,
     JobChange,
     JobRecord,
-    ReasonRecord,
     RetriedRecord,
+    Why,
     attempt_of,
     change_of,
     job_of,
-    reason_of,
     retried_of,
+    why_of,
 )
 from holdfast.values.page import Page, cursor, page_of, part_of, place
 from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, counts_of, lane_of, queue_of
@@ -179,10 +178,9 @@ class Jobs(View):
             for row in rows
         ]
 
-    async def why(self, id: str, *, worker: str | None = None) -> Sequence[ReasonRecord]:
+    async def why(self, id: str, *, worker: str | None = None) -> Why:
         """Why one worker, or any worker, does not run the job; empty when nothing holds it back."""
-        reasons = await self._ask(why, self[id].id, worker=worker, absent=await self._app.runtime().absent_workers())
-        return [reason_of(each) for each in reasons]
+        return why_of(await self._app.reasons(self[id].id, worker=worker))
 
     @changing("jobs cancel")
     async def cancel(

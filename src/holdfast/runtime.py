@@ -21,9 +21,10 @@ from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue
 from holdfast.kernel.rows import Batch, EndedJob, JobRow, NewJob, Route
-from holdfast.kernel.why import Reason, why
+from holdfast.kernel.why import why
 from holdfast.kernel.workers import absent_workers
 from holdfast.queues import Queue
+from holdfast.reasons import Reason
 from holdfast.settings import Settings
 from holdfast.slow_waits import SlowWaits
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.clock import Ports
-from holdfast.kernel.why import Reason
+from holdfast.reasons import Gate, Reason
 from holdfast.shown_text import plural, shown
 
 log = logging.getLogger("holdfast")
@@ -21,7 +21,9 @@ log = logging.getLogger("holdfast")
 PATIENCE = 3.0
 _REMEMBERED = 1_000  # ids that were explained; older ones are forgotten
 # Somebody works on it, a person was asked, or its time comes by itself. Any other gate may need an operator.
-_NORMAL = frozenset({"leased", "ended", "children", "tools", "batch", "session", "not_due", "person"})
+_NORMAL = frozenset(
+    {Gate.LEASED, Gate.ENDED, Gate.CHILDREN, Gate.TOOLS, Gate.BATCH, Gate.SESSION, Gate.NOT_DUE, Gate.PERSON}
+)
 
 
 class _Wait(NamedTuple):
@@ -90,7 +92,7 @@ class SlowWaits:
         level = logging.INFO if reasons and all(each.gate in _NORMAL for each in reasons) else logging.WARNING
         sentences = [shown(each.sentence) for each in reasons]
         known = "; ".join(sentences) or "nothing holds it back, and no worker has taken it yet"
-        if any(each.gate == "no_worker" for each in reasons):
+        if any(each.gate is Gate.NO_WORKER for each in reasons):
             known += ". Start one with `holdfast worker MODULE:APP`"
         has = "has" if others == 1 else "have"
         more = f" {plural(others, f'more {self._noun}')} {has} been awaited as long." if others else ""

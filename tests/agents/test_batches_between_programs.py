@@ -111,7 +111,7 @@ async def test_after_its_key_was_replaced_a_batch_is_read_with_the_new_one(
     await lab.clock.advance("61s")
     await lab.drain()
     assert run.state in ("batch_submitting", "batch_processing")
-    assert "no worker with its key" in await run.why()
+    assert "no worker with its key" in str(await run.why())
     await pass_time(lab, run)
     assert (await run.result()).text == "Say a"
     (batch,) = await hf.batches.list()

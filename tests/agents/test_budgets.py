@@ -63,7 +63,7 @@ async def test_a_day_begins_anew(provided: Labs) -> None:
                 break
             spent += 1
         assert spent >= 1
-        assert "budget of everyone" in await hf.why(run.id)
+        assert "budget of everyone" in str(await hf.why(run.id))
         await lab.clock.advance("24h")
         await settle(lab, run)
         assert (await run.result()).text == "hello"

@@ -96,7 +96,7 @@ async def test_a_capsule_is_a_database_that_every_reader_reads(labs: Labs, tmp_p
         messages = await capsule.sessions[row.session].messages()
         assert [message.text for message in messages if message.kind == "prompt"] == ["Earlier", f"Use {REDACTED}"]
         assert [agent.name for agent in await capsule.agents.list()] == ["below", "house"]
-        assert (await capsule.why(run.id)).endswith("UTC, answered")
+        assert str(await capsule.why(run.id)).endswith("UTC, answered")
         assert [job.state for job in await capsule.jobs.list()] == ["succeeded"] * 3
 
 

@@ -57,7 +57,7 @@ async def test_a_lane_that_waits_for_a_person_holds_its_runs_without_a_look(prov
         assert await rows(hf, runs) == before
         assert {(await hf.jobs.get(run.id)).state for run in runs} == {"waiting"}
         assert {(await run.refresh()).state for run in runs} == {"pending"}
-        why = await runs[-1].why()
+        why = str(await runs[-1].why())
         assert f"lane {lane(hf)} has waited for a person since " in why
         assert f"`holdfast lanes open {lane(hf)}`" in why
         (shown,) = await hf.lanes.list()
@@ -225,7 +225,7 @@ async def test_a_lane_closed_until_a_time_is_tried_by_a_few_first(provided: Labs
         lab = await provided.use(hf)
         runs = await stopped(lab, agent, 40)
         assert set(await rows(hf, runs)) == {1}
-        assert "is closed until" in await runs[-1].why()
+        assert "is closed until" in str(await runs[-1].why())
         sent = provider.state.stats["sent"]
         for _ in range(3):
             await lab.clock.advance("45s")
@@ -266,7 +266,7 @@ async def test_a_batch_behind_a_closed_lane_waits_without_a_look(provided: Labs)
             await lab.clock.advance("1h")
         (closed,) = await hf.lanes.list()
         assert (closed.name, closed.waiting) == (f"{lane(hf)}/batch", 1)
-        assert f"`holdfast lanes open {closed.name}`" in await run.why()
+        assert f"`holdfast lanes open {closed.name}`" in str(await run.why())
         submitted = provider.state.stats["sent"]
         await lab.drain()
         assert provider.state.stats["sent"] == submitted

@@ -102,7 +102,7 @@ async def test_a_default_waits_for_its_next_period_and_says_so(provided: Labs) -
     await (await agent.enqueue("Go", tenant="acme")).result()
     run = await agent.enqueue("Go", tenant="acme")
     await lab.drain()
-    assert "the default budget of tenant acme" in await hf.why(run.id)
+    assert "the default budget of tenant acme" in str(await hf.why(run.id))
     await lab.clock.advance("24h")
     await settle(lab, run)
     assert (await run.result()).text == "hello"

@@ -22,7 +22,7 @@ async def test_a_delegate_keeps_its_model_and_what_it_requires(hf: Holdfast) -> 
     run = await outer.enqueue("Go", model="scripted:other")
     child = (await eventually(lambda: _children(hf, run.id)))[0]
     assert (await hf.jobs.get(child.id)).priority == 7
-    assert "tag:gpu=yes" in await hf.why(child.id)
+    assert "tag:gpu=yes" in str(await hf.why(child.id))
     await run.cancel()
 
 

@@ -113,7 +113,7 @@ async def test_without_another_model_it_waits_for_the_person(hf: Holdfast, provi
         run = await agent.enqueue("Go")
         await lab.drain()
         assert (await run.refresh()).state == "pending"
-        assert f"/{SECOND}" in await run.why()
+        assert f"/{SECOND}" in str(await run.why())
 
 
 async def test_a_rate_limit_is_waited_for(hf: Holdfast, provided: Labs) -> None:
@@ -250,7 +250,7 @@ async def test_how_long_a_model_may_fail_is_the_agent_s(hf: Holdfast, provided: 
         begun = lab.clock.wall_us()
         run = await agent.enqueue("Go")
         await lab.drain()
-        assert f"after 5m of failures it switches to {SECOND}" in await run.why()
+        assert f"after 5m of failures it switches to {SECOND}" in str(await run.why())
         await lab.pass_time(run)
         assert (await run.refresh()).state == "completed"
         assert 300 <= (lab.clock.wall_us() - begun) / 1e6 <= 301

@@ -44,7 +44,7 @@ async def test_a_worker_without_a_key_leaves_runs_to_others(
             assert await (await job.enqueue()).result() == "done"
             await (await plain.enqueue("Go")).result()
             assert ((await run.refresh()).state, await outcomes(hf, run.id)) == ("pending", [])
-            why = await run.why()
+            why = str(await run.why())
     assert f"no live worker has a key for model {MODEL}" in why
     assert "ANTHROPIC_API_KEY" in why
     (told,) = [record.getMessage() for record in caplog.records if "ANTHROPIC_API_KEY" in record.getMessage()]
@@ -79,7 +79,7 @@ async def test_a_stored_agent_is_not_adopted_without_its_key_or_script(
     with caplog.at_level(logging.WARNING, "holdfast.agents"):
         async with working(hf):
             await (await hf.agents[free.id].enqueue("Go")).result()
-            assert f"no live worker has a key for model {model}" in await run.why()
+            assert f"no live worker has a key for model {model}" in str(await run.why())
             await hf.agents[free.id].enqueue("Go", require_worker=True)  # what is adopted is registered too
     assert ((await run.refresh()).state, await outcomes(hf, run.id)) == ("pending", [])
     assert any("'paid'" in record.getMessage() for record in caplog.records)
@@ -108,7 +108,7 @@ async def test_a_worker_lacks_nothing_for_agents_that_it_does_not_serve(
     with caplog.at_level(logging.WARNING, "holdfast.agents"):
         async with working(hf, Role(only={"agent": ("free",)})) as worker:
             await worker.warmed.wait()
-            why = await run.why()
+            why = str(await run.why())
     assert ("key" in why, "agent:paid" in why) == (False, True), why
     assert "'paid'" not in caplog.text
 
@@ -153,7 +153,7 @@ async def test_a_run_with_a_model_of_its_own_is_handed_back_ever_more_rarely(lab
     assert (run.state, pauses[0] < 6_000_000, pauses[-1] >= 300_000_000) == ("pending", True, True)
     assert len(pauses) < 30
     assert {attempt.outcome for attempt in await hf.jobs.attempts(run.id)} == {"parked"}
-    assert f"has no key for model {MODEL}" in await run.why()
+    assert f"has no key for model {MODEL}" in str(await run.why())
     assert await run.turns() == []
     core_of(hf).book.substitute = None
     await run.cancel()
@@ -203,7 +203,7 @@ async def test_credentials_in_a_provider_s_url_are_shown_nowhere(
         with caplog.at_level(logging.DEBUG):
             await lab.drain()
         shown = [
-            await run.why(),
+            str(await run.why()),
             caplog.text,
             str(await run.events()),
             str(await run.turns()),

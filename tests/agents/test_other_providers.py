@@ -33,7 +33,7 @@ async def test_why_names_the_provider_that_no_worker_has(hf: Holdfast) -> None:
     agent = hf.agent("reader", model="mine:small")
     run = await agent.enqueue("Hello")
     await hf.ensure_worker()
-    why = await run.why()
+    why = str(await run.why())
     assert "mine" in why
     assert "ANTHROPIC_API_KEY" not in why
 

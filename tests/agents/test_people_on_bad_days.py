@@ -126,7 +126,7 @@ async def test_a_review_is_about_the_arguments_that_ran(labs: Labs, how: str) ->
     assert review.call.input == changed
     assert review.digest not in ("", approval.digest)
     assert review.data["changed"] == {"asked": asked_for, "by": "ann"}
-    assert "ann had changed its arguments before it ran" in await run.why()
+    assert "ann had changed its arguments before it ran" in str(await run.why())
     (told,) = [e for e in await run.events() if isinstance(e, ApprovalRequested) and e.kind == "review"]
     assert (told.call.input, told.changed) == (changed, {"asked": asked_for, "by": "ann"})
     assert about(review).endswith("(changed by ann)")

@@ -30,7 +30,9 @@ async def test_a_session_by_its_id_has_the_tenant_it_has(make_app: MakeApp) -> N
 async def test_a_tenant_asks_why_of_its_own_runs(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
     run = await hf.agent("a", model="scripted:").enqueue("Go", tenant="acme")
-    assert await hf.tenant("acme").why(run.id) == await run.why()
+    assert await hf.tenant("acme").why(run.id) == await hf.tenant("acme").jobs.why(run.id)
+    assert str(await hf.tenant("acme").why(run.id)) == "no live worker can run it"
+    assert "agent:a" in str(await run.why())
     with pytest.raises(NotFound):
         await hf.tenant("other").why(run.id)
 

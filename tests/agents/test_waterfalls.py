@@ -67,7 +67,7 @@ async def test_a_run_waits_for_the_run_before_it_in_its_session(labs: Labs) -> N
     await lab.clock.advance("5s")
     (waiting,) = of("wait", await second.waterfall())
     assert (waiting.name, waiting.ended_at) == ("queue", None)
-    assert waiting.reason == await second.why()
+    assert waiting.reason == str(await second.why())
     await settle(lab, first, second)
     assert of("wait", await second.waterfall())[0].name == "session"
 

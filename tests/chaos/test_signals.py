@@ -268,7 +268,7 @@ async def test_nothing_shows_a_worker_as_alive_that_was_killed_while_idle(scene:
     assert (one["silent"], one["presence"]) == (True, False)
     assert "1 worker is dead or silent" in holdfast("doctor", "--url", scene.url).out
     assert "silent" in holdfast("top", "--once", "--url", scene.url).out
-    assert (await scene.hf.why(late.id)).startswith("there is no live worker")
+    assert str(await scene.hf.why(late.id)).startswith("there is no live worker")
     ann = browser(scene.hf)
     (answered,) = (await ann.get("/api/v1/workers")).json["items"]
     assert (answered["silent"], answered["presence"]) == (True, False)
@@ -285,7 +285,7 @@ async def test_a_job_of_a_killed_worker_is_not_said_to_run_on_it(scene: Scene) -
     await scene.watch.until_running(1)
 
     async def is_gone() -> bool:
-        return " is gone: the next worker that looks takes it over" in await scene.hf.why(job.id)
+        return " is gone: the next worker that looks takes it over" in str(await scene.hf.why(job.id))
 
     assert not await is_gone()
     victim.kill()

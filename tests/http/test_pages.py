@@ -96,7 +96,7 @@ async def test_a_run_is_shown_with_what_was_said(hf: Holdfast) -> None:
     assert "look_up" in page
     assert "<svg" in page
     assert [each.text for each in await run.messages()][-1] == "A cat."
-    assert [reason.gate for reason in await run.reasons()] == ["ended"]
+    assert [reason.gate for reason in await run.why()] == ["ended"]
     compared = await ann.get("/runs/compare", a=run.id, b=run.id)
     assert (compared.status, "They gave the same answer." in compared.body.decode()) == (200, True)
     assert run.id in (await ann.get("/find", q=run.id)).body.decode()

@@ -181,6 +181,8 @@ def test_an_execution_waits_is_shown_drawn_and_resumed(url: str, write: WriteMac
     assert (shown["at"], shown["context"], shown["input"]) == ("wait", {"begun": True}, {"n": 1})
     assert shown["events"][-1]["name"] == "waiting"
     assert "executed" in typed("show", id, "--url", url).stdout
+    assert [each["gate"] for each in shown["why"]] == ["signal"]
+    assert shown["why"][0]["sentence"] in typed("show", id, "--url", url).stdout
     assert "(the current state)" in typed("draw", id, "--url", url).stdout
     assert "class s1 current" in typed("draw", id, "--mermaid", "--url", url).stdout
     send(url, "ok/1", {"by": "ann"})

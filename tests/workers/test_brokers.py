@@ -340,7 +340,7 @@ async def test_a_broker_of_every_kind_leaves_alone_what_it_cannot_do(hf: Holdfas
     await hf.enqueue("mail:send")
     async with hf.broker(queues=["default"]) as broker:
         assert await broker.claim() is None
-        assert "tag:gpu" in await hf.why((await hf.jobs.list())[1].id)
+        assert "tag:gpu" in str(await hf.why((await hf.jobs.list())[1].id))
     async with hf.broker(queues=["default"], capabilities=["tag:gpu=yes"]) as broker:
         lease = await broker.claim()
         assert lease is not None

@@ -183,7 +183,7 @@ async def test_a_paused_queue_rests_until_it_is_resumed(make_app: MakeApp) -> No
         await send.run()
         await app.queues.pause("mail", reason="the server moves")
         job = await send.enqueue()
-        assert "was paused at" in await app.why(job.id)
+        assert "was paused at" in str(await app.why(job.id))
         assert await app.queues.resume("mail")
         assert await job.result() == "sent"
 
@@ -242,7 +242,7 @@ async def test_why_of_a_job_in_a_full_lane(hf: Holdfast) -> None:
         await in_state(hf, first.id, "running")
 
         async def told() -> bool:
-            return await hf.why(second.id) == "lane 'job:work' is full: 1 of 1 running"
+            return str(await hf.why(second.id)) == "lane 'job:work' is full: 1 of 1 running"
 
         await eventually(told)
         let_go.set()

@@ -13,8 +13,8 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.clock import Ports, SystemClock
 from holdfast.jobs import Job
-from holdfast.kernel.why import Reason
 from holdfast.models.script import say
+from holdfast.reasons import Gate, Reason
 from holdfast.slow_waits import PATIENCE, SlowWaits
 from tests.support.agents import scripted
 from tests.support.apps import MakeApp, eventually, working
@@ -134,6 +134,17 @@ def late(clock: Skipping, ask: Any, others: int = 0) -> Awaitable[Any]:
     return asyncio.gather(*waits._asking)
 
 
+def reason(closed: str, words: str) -> Reason:
+    class Worded(Reason):
+        gate = Gate(closed)
+
+        @property
+        def sentence(self) -> str:
+            return words
+
+    return Worded()
+
+
 @pytest.mark.parametrize(
     ("gates", "level"),
     [
@@ -157,7 +168,7 @@ async def test_only_what_may_need_somebody_is_a_warning(
     caplog.set_level(logging.DEBUG, "holdfast")
 
     async def answer(_id: str) -> list[Reason]:
-        return [Reason(gate, "a sentence") for gate in gates]
+        return [reason(gate, "a sentence") for gate in gates]
 
     await late(clock, answer)
     assert [each.levelname for each in caplog.records if each.name == "holdfast"] == [level]
@@ -167,7 +178,7 @@ async def test_ten_readers_of_one_run_are_told_once_whenever_they_came(
     clock: Skipping, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(_id: str) -> list[Reason]:
-        return [Reason("paused", "queue 'x' was paused")]
+        return [reason("paused", "queue 'x' was paused")]
 
     waits = SlowWaits(Ports(clock=clock), "run", answer)
     for reader in range(10):
@@ -188,7 +199,7 @@ async def test_what_others_wrote_cannot_command_the_terminal_of_who_waits(
     clock: Skipping, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def answer(_id: str) -> list[Reason]:
-        return [Reason("paused", "queue 'x' was paused: \x1b[31mnow\nERROR all is lost")]
+        return [reason("paused", "queue 'x' was paused: \x1b[31mnow\nERROR all is lost")]
 
     await late(clock, answer, others=2)
     assert told(caplog) == [
@@ -217,7 +228,7 @@ async def test_what_goes_on_is_no_warning_and_what_fails_is_kept_quiet(caplog: p
         return asyncio.gather(*waits._asking)  # type: ignore[return-value]
 
     async def runs(_id: str) -> list[Reason]:
-        return [Reason("leased", "worker w has been running it")]
+        return [reason("leased", "worker w has been running it")]
 
     async def breaks(_id: str) -> list[Reason]:
         raise OSError("the database is away")

@@ -32,7 +32,7 @@ from holdfast.clock import Ports
 from holdfast.core import Core
 from holdfast.errors import UsageError
 from holdfast.kernel.database import Operation
-from holdfast.kernel.why import Reason
+from holdfast.reasons import Reason
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
 
@@ -129,13 +129,11 @@ class AgentsCore(Core):
         """`UsageError` when a tenant names a tool or a model that it may not use."""
         await self.policy.check(tenant, asked, lambda: self.runtime().transact(shared_definitions))
 
-    async def why(self, id: str) -> str:
-        """Why a job or a run does not continue, in words: one sentence for each reason, and "" when there is none."""
-        return "; ".join(reason.sentence for reason in await self.reasons(id))
-
-    async def reasons(self, id: str) -> list[Reason]:
-        """Why a job or a run does not continue; empty when nothing holds it back."""
+    async def reasons(self, id: str, *, worker: str | None = None) -> list[Reason]:
+        """As of every core, and it knows more of a job that is a run."""
         runtime = self.runtime()
+        if worker is not None:
+            return await super().reasons(id, worker=worker)
         return await runtime.transact(why, id, absent=await runtime.absent_workers())
 
 

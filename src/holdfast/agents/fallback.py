@@ -9,6 +9,7 @@ loop the next model is asked without it. What waits for a tool of the provider's
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.agents.definition import AgentSpec
@@ -25,8 +26,8 @@ from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.waiting import store_step
-from holdfast.kernel.why import Reason
 from holdfast.models import ModelFailure
+from holdfast.reasons import Gate, Reason
 from holdfast.workers.ledger import Ledger
 
 Final = Callable[[FailedTurn], bool]
@@ -89,18 +90,36 @@ def _begun(lane: ProviderLaneRow, since: int | None) -> int:
     return lane.updated_at if since is None else min(lane.updated_at, since)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackModels(Reason):
+    """Which models a run has given up for the one it asks, and which it asks `after_us` of failures."""
+
+    gate = Gate.MODEL
+
+    given_up: Sequence[str]
+    model: str
+    next_model: str | None = None
+    after_us: int = 0
+
+    @property
+    def sentence(self) -> str:
+        words = [f"it no longer uses {', '.join(self.given_up)} and asks {self.model}"] if self.given_up else []
+        if self.next_model is not None:
+            words.append(f"after {show(self.after_us)} of failures it switches to {self.next_model}")
+        return ", and ".join(words)
+
+
 async def foretold(tx: Transaction, run: RunRow) -> list[Reason]:
     """What `why` says of the models of a run that waits for one: which were given up, and when the next is asked."""
     loaded = await tx.one(RunsSql.load_run, job=run.job)
     if loaded is None or (read := understood(loaded.definition, run.options)) is None:
         return []
     spec, options = read
-    models = spec.models_for(options.get("model"))
-    told = [f"it no longer uses {', '.join(models[: loaded.fallback])} and asks {models[loaded.fallback]}"]
-    words = told if loaded.fallback else []
-    if loaded.fallback + 1 < len(models) and (most := limit_us(spec)) is not None:
-        words = [*words, f"after {show(most)} of failures it switches to {models[loaded.fallback + 1]}"]
-    return [Reason("model", ", and ".join(words))] if words else []
+    models, most = spec.models_for(options.get("model")), limit_us(spec)
+    given_up, model = models[: loaded.fallback], spec.model_for(options.get("model"), loaded.fallback)
+    if loaded.fallback + 1 < len(models) and most is not None:
+        return [FallbackModels(given_up=given_up, model=model, next_model=models[loaded.fallback + 1], after_us=most)]
+    return [FallbackModels(given_up=given_up, model=model)] if given_up else []
 
 
 def is_given_up_for(failure: ModelFailure) -> bool:

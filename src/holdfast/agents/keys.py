@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from holdfast.agents.batches.mode import limit_left
 from holdfast.agents.compaction.automatic import COMPACT
@@ -21,9 +22,10 @@ from holdfast.agents.system_jobs import BATCH
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.waiting import own_channel
-from holdfast.kernel.why import Reason
+from holdfast.kernel.why import AwaitsSignal
 from holdfast.kernel.workers import list_workers
 from holdfast.outcomes import Park
+from holdfast.reasons import Gate, Reason
 from holdfast.workers.definitions import LACKS, Registry
 
 log = logging.getLogger("holdfast.agents")
@@ -103,27 +105,54 @@ def handed_back(run: LoadedRun, spec: AgentSpec, model: str, chance: Callable[[]
     return Park(f"{_KEY}{model}", f"{wait}us")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedBack(Reason):
+    """The worker that had the run last has no key for its model: the run waits for another one."""
+
+    gate = Gate.KEY
+
+    model: str
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"the worker that claimed it last has no key for model {self.model}; a worker with a key may take it: "
+            f"set {_key_of(self.model)} where the workers run"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoKey(Reason):
+    """These workers have the agent, and none of the live ones can ask its model."""
+
+    gate = Gate.KEY
+
+    model: str
+    workers: Sequence[str]
+
+    @property
+    def sentence(self) -> str:
+        some = ", ".join(self.workers[:3]) + (" …" if len(self.workers) > 3 else "")
+        return (
+            f"no live worker has a key for model {self.model}: set {_key_of(self.model)} where the workers run, or "
+            f"install what they lack, as the log of each says ({some})"
+        )
+
+
 async def missing(
     tx: Transaction, run: RunRow, reasons: Sequence[Reason], absent: Collection[int] = ()
 ) -> list[Reason]:
     """What `why` says in place of these reasons where the run waits for a key."""
     for reason in reasons:
-        if reason.gate == "signal" and f"{_KEY}" in reason.sentence:
-            model = await _model_of(tx, run)
-            words = f"the worker that claimed it last has no key for model {model}; a worker with a key may take it"
-            return [Reason("key", f"{words}: set {_key_of(model)} where the workers run", reason.until)]
-    if not any(reason.gate == "no_worker" for reason in reasons):
+        if isinstance(reason, AwaitsSignal) and reason.channel.startswith(_KEY):
+            return [HandedBack(model=await _model_of(tx, run), until=reason.until)]
+    if not any(reason.gate is Gate.NO_WORKER for reason in reasons):
         return []
     there = await list_workers(tx, all=False, limit=10_000, absent=absent)
     live = [row for row in there if not row.silent]
     kind = f"{LACKS}{AGENT_KIND}{run.agent_name}"
     lacking = [row.id for row in live if row.status == "active" and kind in codec.decode(row.capabilities)]
-    if not lacking:
-        return []
-    model = await _model_of(tx, run)
-    words = f"no live worker has a key for model {model}: set {_key_of(model)} where the workers run"
-    some = ", ".join(lacking[:3]) + (" …" if len(lacking) > 3 else "")
-    return [Reason("key", f"{words}, or install what they lack, as the log of each says ({some})")]
+    return [NoKey(model=await _model_of(tx, run), workers=lacking)] if lacking else []
 
 
 def _key_of(model: str) -> str:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from holdfast.agents.lane_rows import ClosedLane
@@ -22,9 +23,10 @@ from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.rows import Lease
 from holdfast.kernel.waiting import list_channels, lock_channel, own_channel, park, wake_some
-from holdfast.kernel.why import Reason
+from holdfast.kernel.why import AwaitsSignal
 from holdfast.models import Answered, ModelFailure
 from holdfast.outcomes import Cancel, Outcome, Settled
+from holdfast.reasons import Gate, Reason, time_text
 from holdfast.settings import Settings
 from holdfast.workers.layer import Chore
 
@@ -73,16 +75,44 @@ def is_reopened(lanes: Sequence[ProviderLaneRow], name: str) -> bool:
     return any(lane.name == name and not is_closed(lane) for lane in lanes)
 
 
-def explain(lane: ProviderLaneRow | ClosedLane) -> str:
-    """Why nobody gets through, and what to do about it."""
-    if lane.person:
-        since = datetime.fromtimestamp(lane.updated_at / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderClosed(Reason):
+    """A lane to a provider is closed: until a time, or until a person opens it."""
+
+    gate = Gate.LANE
+
+    lane: str
+    cause: str
+    person_since: int | None
+
+    @property
+    def sentence(self) -> str:
+        if self.person_since is None:
+            return f"lane {self.lane} is closed until {time_text(self.until, '%H:%M:%S UTC')}: {self.cause}"
+        since = time_text(self.person_since, "%Y-%m-%d %H:%M UTC")
         return (
-            f"lane {lane.name} has waited for a person since {since}: {lane.reason}. Fix that, then run `holdfast "
-            f"lanes open {lane.name}`"
+            f"lane {self.lane} has waited for a person since {since}: {self.cause}. Fix that, then run `holdfast "
+            f"lanes open {self.lane}`"
         )
-    until = datetime.fromtimestamp((lane.closed_until or 0) / 1e6, UTC).strftime("%H:%M:%S UTC")
-    return f"lane {lane.name} is closed until {until}: {lane.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderReopened(Reason):
+    """A lane to a provider is open again; who waits behind it follows little by little."""
+
+    gate = Gate.LANE
+
+    lane: str
+
+    @property
+    def sentence(self) -> str:
+        return f"lane {self.lane} is open again and lets runs through a few at a time"
+
+
+def explain(lane: ProviderLaneRow | ClosedLane) -> ProviderClosed:
+    """Why nobody gets through a closed lane, and what to do about it."""
+    person, until = (lane.updated_at, None) if lane.person else (None, lane.closed_until)
+    return ProviderClosed(lane=lane.name, cause=lane.reason, person_since=person, until=until)
 
 
 async def close_lane(tx: Transaction, name: str, wait_us: int | None, *, person: bool, reason: str) -> None:
@@ -206,12 +236,9 @@ async def list_lanes(tx: Transaction) -> list[ClosedLane]:
 
 async def behind(tx: Transaction, reasons: Sequence[Reason]) -> list[Reason]:
     """What `why` says in place of these reasons of a job that waits behind a lane."""
-    for reason in reasons:
-        for lane in (
-            await tx.many(ProvidersSql.lanes) if reason.gate == "signal" and _CHANNEL in reason.sentence else ()
-        ):
-            if f"'{channel_of(lane.name)}'" in reason.sentence and is_closed(lane):
-                return [Reason("lane", explain(lane), None if lane.person else lane.closed_until)]
-            if f"'{channel_of(lane.name)}'" in reason.sentence:
-                return [Reason("lane", f"lane {lane.name} is open again and lets runs through a few at a time")]
+    channels = [each.channel for each in reasons if isinstance(each, AwaitsSignal)]
+    for name in [each.removeprefix(_CHANNEL) for each in channels if each.startswith(_CHANNEL)]:
+        lane = await tx.one(ProvidersSql.find_lane, name=name)
+        if lane is not None:
+            return [explain(lane) if is_closed(lane) else ProviderReopened(lane=name)]
     return []

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from holdfast import values
-from holdfast.app import Holdfast, core_of
+from holdfast.app import Holdfast
 from holdfast.cli.failures import print_attempts_failures
 from holdfast.cli.lists import Listing, look_at, print_list, wide_option
 from holdfast.cli.options import (
     after_option,
+    as_tenant_option,
     ask,
     json_option,
     limit_option,
@@ -32,7 +33,7 @@ from holdfast.kernel.cancel import Cancelled
 from holdfast.kernel.cancel_many import LIVE
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.shown_text import plural, shown
-from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord, reason_of
+from holdfast.values.jobs import AttemptRecord, JobRecord, Why
 from holdfast.workers.context import Child
 
 _JOBS = Listing(
@@ -133,22 +134,25 @@ def show(id: str, url: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("id")
 @click.option("--worker", help="Explain for the worker with this id; default: any worker.")
+@as_tenant_option
 @url_option
 @json_option
-def why(id: str, worker: str | None, url: str | None, as_json: bool) -> None:
+def why(id: str, worker: str | None, tenant: str | None, url: str | None, as_json: bool) -> None:
     """Explain why a job is not running: what it waits for, who runs it, or how it ended."""
 
-    async def asked(app: Holdfast) -> Sequence[ReasonRecord]:
-        named = await whole(app, id, "job")
-        if worker is not None:
-            return await app.jobs.why(named, worker=await whole(app, worker, "worker"))
-        return [reason_of(each) for each in await core_of(app).reasons((await app.jobs.get(named)).id)]
+    async def asked(app: Holdfast) -> Why:
+        named = (await app.jobs.get(await whole(app, id, "job"))).id
+        if tenant is not None:
+            return await app.tenant(tenant).jobs.why(named)
+        return await app.jobs.why(named, worker=None if worker is None else await whole(app, worker, "worker"))
 
-    print_reasons(ask(url, asked), as_json=as_json)
+    if tenant is not None and worker is not None:
+        raise UsageError("--worker names a worker, and a tenant sees none: give one of --worker and --tenant.")
+    print_why(ask(url, asked), as_json=as_json)
 
 
-def print_reasons(reasons: Sequence[ReasonRecord], *, as_json: bool) -> None:
-    """What `why` says of a job or a run, one sentence a line."""
+def print_why(reasons: Why, *, as_json: bool) -> None:
+    """What keeps a job or a run, one sentence a line."""
     if as_json:
         print_json(reasons)
         return

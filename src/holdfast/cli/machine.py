@@ -33,7 +33,7 @@ from holdfast.machines.orders import KIND, LAYER, QUEUE
 from holdfast.machines.problems import BadMachine, Findings, MachineProblem
 from holdfast.machines.run import play_here, read_input, role_of, take_back
 from holdfast.machines.stepping import MachineEvent
-from holdfast.values.jobs import JobRecord
+from holdfast.values.jobs import JobRecord, Why
 from holdfast.workers.role import Role
 
 _EXECUTIONS = Listing(
@@ -272,18 +272,19 @@ async def _located(app: Holdfast, job: JobRecord) -> _Execution:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one execution: where it is, its context, what has happened to it, and why it does not continue."""
 
-    async def found(app: Holdfast) -> tuple[dict[str, Any], list[MachineEvent], list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[executions.ExecutionDetail, list[MachineEvent], list[Row], TableLook]:
         job = await app.jobs.get(await _execution_id(app, id))
         events = await ExecutionHandle[Any](core_of(app), app.jobs[job.id].id).history()
-        told = values.as_json(await executions.detailed(core_of(app), job))
+        detail = await executions.detailed(core_of(app), job)
         rows: list[Row] = [(each.step, each.name, each.state, each.detail) for each in events]
-        return told, events, rows, await look_at(app, _EVENTS, rows)
+        return detail, events, rows, await look_at(app, _EVENTS, rows)
 
-    told, events, rows, look = ask(url, found)
+    detail, events, rows, look = ask(url, found)
+    told = values.as_json(detail)
     if as_json:
         print_json({**told, "events": events})
         return
-    print_pairs(told)
+    print_pairs({**told, "why": str(Why(detail.why))})
     print_table(_EVENTS, rows, look, empty="it has not begun")
 
 

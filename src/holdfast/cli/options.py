@@ -33,6 +33,7 @@ limit_option = click.option(
 )
 after_option = click.option("--after", metavar="CURSOR", help="Continue a list: what the last part said.")
 tenant_option = click.option("--tenant", help="Only of this tenant; default: of no tenant.")
+as_tenant_option = click.option("--tenant", help="Say it as this tenant may read it, if it is the tenant's.")
 reason_option = click.option(
     "--reason", default="", expose_value=False, callback=keep_reason, help="Why you do it: the audit keeps it."
 )

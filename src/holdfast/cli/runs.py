@@ -12,15 +12,16 @@ from holdfast.agents.money.budgets import usd
 from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.states import RUN
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
-from holdfast.app import Holdfast, core_of
+from holdfast.app import Holdfast
 from holdfast.cli import cassettes, forks, inquiries
 from holdfast.cli.failures import print_failure, raised_by
-from holdfast.cli.jobs import print_reasons
+from holdfast.cli.jobs import print_why
 from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
     after_option,
     all_of,
     app_for,
+    as_tenant_option,
     ask,
     json_option,
     limit_option,
@@ -28,6 +29,7 @@ from holdfast.cli.options import (
     print_json,
     print_pairs,
     run_until_interrupted,
+    seen_by,
     text_of,
     url_option,
 )
@@ -38,7 +40,7 @@ from holdfast.cli.target import repeated
 from holdfast.errors import StoreRefused
 from holdfast.kernel import codec
 from holdfast.shown_text import escaped, escaped_lines, first_line, plural, shown, shown_value
-from holdfast.values.jobs import ReasonRecord, reason_of
+from holdfast.values.jobs import Why
 
 _RUNS = Listing(
     "runs",
@@ -189,16 +191,16 @@ def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("id")
+@as_tenant_option
 @url_option
 @json_option
-def why(id: str, url: str | None, as_json: bool) -> None:
+def why(id: str, tenant: str | None, url: str | None, as_json: bool) -> None:
     """Explain why a run does not continue: what it waits for, who runs it, or how it ended."""
 
-    async def asked(app: Holdfast) -> list[ReasonRecord]:
-        named = await whole(app, id, "run", "job")
-        return [reason_of(each) for each in await core_of(app).reasons(named)]
+    async def asked(app: Holdfast) -> Why:
+        return await seen_by(app, tenant).why(await whole(app, id, "run", "job"))
 
-    print_reasons(ask(url, asked), as_json=as_json)
+    print_why(ask(url, asked), as_json=as_json)
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""Why a job is not being run: each gate as a sentence, with names and times.
+"""Why a job is not being run: each gate that is closed, as a typed reason.
 
 It reads what the claim obeys: state, pause, route, gate, and for a lane the very decision that the claim makes. So a
 claim takes the job exactly when there is nothing to say here.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.durations import show
 from holdfast.errors import NotFound
@@ -25,6 +25,7 @@ from holdfast.kernel.rows import Route
 from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import list_workers
+from holdfast.reasons import Gate, Reason, time_text
 from holdfast.shown_text import plural
 
 _LINE = 10_000
@@ -34,12 +35,257 @@ _ENDS = {"succeeded": "succeeded", "completed": "completed", "failed": "failed",
 _LIBRARIES = ("/lib/python", "/site-packages/")  # whose lines say less than those of the program
 
 
-class Reason(NamedTuple):
-    """One gate: its name, the sentence for people, and when it opens if that is known (microseconds)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HasEnded(Reason):
+    """It has ended. `outcome` is that of a run, in place of the attempts that it took."""
 
-    gate: str
-    sentence: str
-    until: int | None = None
+    gate = Gate.ENDED
+
+    state: str
+    at: int | None
+    outcome: str | None = None
+    attempts: int = 0
+    max_attempts: int = 0
+    message: str = ""
+    error_type: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        words = _ENDS.get(self.state, f"ended as {self.state}")
+        after = f", {self.outcome}" if self.outcome else _after(self.attempts, self.max_attempts)
+        kind = f" ({self.error_type})" if self.state == State.FAILED and self.error_type else ""
+        cause = _cause(self.message)
+        return f"it {words} at {time_text(self.at)}{after}{cause and cause + kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedAt(Reason):
+    """Where the error was raised that it failed with: a line of its own code, if the traceback names one."""
+
+    gate = Gate.RAISED
+
+    place: str
+
+    @property
+    def sentence(self) -> str:
+        return f"it was raised here: {self.place}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy(Reason):
+    """What one can do about a failure."""
+
+    gate = Gate.ENDED
+
+    advice: str
+
+    @property
+    def sentence(self) -> str:
+        return self.advice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownState(Reason):
+    gate = Gate.UNKNOWN
+
+    state: str
+
+    @property
+    def sentence(self) -> str:
+        return f"it is {self.state}, a state that this release does not know"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotDue(Reason):
+    """Its time has not come; `message` is the error of the attempt before, if there was one."""
+
+    gate = Gate.NOT_DUE
+
+    now: int
+    attempts: int
+    max_attempts: int
+    message: str
+
+    @property
+    def sentence(self) -> str:
+        left = max(0, (self.until or self.now) - self.now)
+        away = f"in {show(left // 1_000_000 * 1_000_000)}" if left >= 1_000_000 else "any moment now"
+        cause = _after(self.attempts, self.max_attempts) + _cause(self.message)
+        return f"it is due at {time_text(self.until)}, {away}{cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased(Reason):
+    """A worker runs it, until the lease ends."""
+
+    gate = Gate.LEASED
+
+    worker: str | None
+    host: str | None
+    since: int | None
+    cancel_requested: bool
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{_holder(self.worker, self.host)} has been running it since {time_text(self.since)}, "
+            f"with a lease until {time_text(self.until)}{_asked(self.cancel_requested)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEnded(Reason):
+    """Nobody runs it any more: its worker's presence is `gone`, or the lease ended at `ended_at`."""
+
+    gate = Gate.LEASE_ENDED
+
+    worker: str | None
+    host: str | None
+    ended_at: int | None
+    gone: bool
+    cancel_requested: bool
+
+    @property
+    def sentence(self) -> str:
+        holder, asked = _holder(self.worker, self.host), _asked(self.cancel_requested)
+        over = f"{holder} is gone" if self.gone else f"the lease of {holder} ended at {time_text(self.ended_at)}"
+        return f"{over}: the next worker that looks takes it over{asked}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitsSignal(Reason):
+    gate = Gate.SIGNAL
+
+    channel: str
+
+    @property
+    def sentence(self) -> str:
+        return f"it waits for a signal on channel {self.channel!r}{_at_the_latest(self.until)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitsChildren(Reason):
+    gate = Gate.CHILDREN
+
+    number: int
+
+    @property
+    def sentence(self) -> str:
+        return f"it waits for {plural(self.number, 'child', 'children')} to end{_at_the_latest(self.until)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePaused(Reason):
+    gate = Gate.PAUSED
+
+    queue: str
+    since: int
+    reason: str | None
+
+    @property
+    def sentence(self) -> str:
+        because = f": {self.reason}" if self.reason else ""
+        return f"queue {self.queue!r} was paused at {time_text(self.since)}{because}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoute(Reason):
+    gate = Gate.NO_ROUTE
+
+    @property
+    def sentence(self) -> str:
+        return "no worker knows its route yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unserved(Reason):
+    """None of the `live` workers serves the queue with all that is needed; `missing` is what none of them has.
+
+    `worker` is the one that was asked about, if it was one.
+    """
+
+    gate = Gate.NO_WORKER
+
+    queue: str
+    needs: Sequence[str]
+    missing: Sequence[str]
+    live: int
+    worker: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        more = len(self.needs) - _SHOWN
+        needed = ", ".join(self.needs[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        if self.live and len(self.needs) > 1 and self.missing:
+            needed += f"; {'it lacks' if self.worker else 'no worker has'} {', '.join(self.missing[:_SHOWN])}"
+        if self.worker is not None:
+            return f"worker {self.worker!r} does not serve queue {self.queue!r} with {needed}"
+        crowd = f"none of the {self.live} live workers serves"
+        nobody = "there is no live worker; the job needs one that serves"
+        return f"{crowd if self.live else nobody} queue {self.queue!r} with {needed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGone(Reason):
+    """The worker that was asked about takes no jobs."""
+
+    gate = Gate.NO_WORKER
+
+    worker: str
+
+    @property
+    def sentence(self) -> str:
+        return f"there is no live worker {self.worker!r} that takes jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFull(Reason):
+    gate = Gate.LANE
+
+    lane: str
+    running: int
+    concurrency: int
+
+    @property
+    def sentence(self) -> str:
+        return f"lane {self.lane!r} is full: {self.running} of {self.concurrency} running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTooFast(Reason):
+    """The lane's rate lets nothing more through until its time."""
+
+    gate = Gate.LANE
+
+    lane: str
+    interval_us: int
+
+    @property
+    def sentence(self) -> str:
+        pace = f"one every {show(self.interval_us)}"
+        return f"lane {self.lane!r} is closed until {time_text(self.until)} by its rate, {pace}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextInLane(Reason):
+    gate = Gate.LANE
+
+    lane: str
+
+    @property
+    def sentence(self) -> str:
+        return f"lane {self.lane!r} has room for it, and lets it through at the next check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BehindInLane(Reason):
+    gate = Gate.LANE
+
+    lane: str
+
+    @property
+    def sentence(self) -> str:
+        return f"other jobs come first in lane {self.lane!r}, which has no room for all of them"
 
 
 async def why(tx: Transaction, id: JobId, *, worker: str | None = None, absent: Collection[int] = ()) -> list[Reason]:
@@ -51,8 +297,17 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None, absent: 
     if job is None:
         raise NotFound(f"there is no job {id} in this database.")
     if job.state in TERMINAL:
-        again = retry_command("job", id) if job.layer is None else retry_advice(job.layer, tx.layers)
-        return _ended(job.state, job.finished_at, _error_of(job), after=_after(job), again=again)
+        advice = retry_command("job", id) if job.layer is None else retry_advice(job.layer, tx.layers)
+        error = _error_of(job)
+        ended = HasEnded(
+            state=job.state,
+            at=job.finished_at,
+            attempts=job.attempts,
+            max_attempts=job.max_attempts,
+            message=str(error.get("message") or ""),
+            error_type=error.get("type"),
+        )
+        return _explained(ended, error, advice)
     if job.state != State.PENDING:
         return [_not_pending(job, absent)]
     there = await list_workers(tx, all=False, limit=10_000, absent=absent)
@@ -62,44 +317,30 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None, absent: 
     else:
         live = [row for row in live if row.id == worker]
         if not live:
-            return [Reason("no_worker", f"there is no live worker {worker!r} that takes jobs")]
+            return [WorkerGone(worker=worker)]
     reasons = [*_paused(job), *_unserved(job, live, worker)]
     if job.lane is not None and not reasons:
         reasons += await _held_back(tx, job, live)
     return reasons
 
 
-class RecordedEnd(NamedTuple):
-    """How something ended that a job stands for, as its own record says; `again` is the advice for one that failed."""
+async def why_ended(tx: Transaction, id: JobId, ended: HasEnded, advice: str) -> list[Reason]:
+    """How something ended that a job stands for, in the same words as a job; `advice` is for one that failed.
 
-    state: str
-    at: int | None
-    outcome: str | None
-    error_type: str | None
-    message: str | None
-    again: str
-
-
-async def why_ended(tx: Transaction, id: JobId, its: RecordedEnd) -> list[Reason]:
-    """How it ended, in the same words as a job. Retention may have removed its job with the attempts and traceback."""
+    Retention may have removed its job, with the attempts and the traceback.
+    """
     job = await tx.one(WhySql.why_job, id=id)
-    after = f", {its.outcome}" if its.outcome else _after(job) if job is not None else ""
-    error = {**(_error_of(job) if job is not None else {}), "message": its.message, "type": its.error_type}
-    return _ended(its.state, its.at, error, after=after, again=its.again)
+    if job is None:
+        return _explained(ended, {}, advice)
+    return _explained(replace(ended, attempts=job.attempts, max_attempts=job.max_attempts), _error_of(job), advice)
 
 
-def _ended(state: str, at: int | None, error: Mapping[str, Any], *, after: str, again: str) -> list[Reason]:
+def _explained(ended: HasEnded, error: Mapping[str, Any], advice: str) -> list[Reason]:
     """In one order: when and with what error, where that was raised, and how to do it again."""
-    words = _ENDS.get(state, f"ended as {state}")
-    said = _first_line(error.get("message"))
-    kind = error.get("type") if state == State.FAILED else None
-    cause = (f": {said}" if said else "") + (f" ({kind})" if said and kind else "")
-    reasons = [Reason("ended", f"it {words} at {_time(at)}{after}{cause}")]
-    if state != State.FAILED:
-        return reasons
-    if place := _raised_at(str(error.get("trace") or "")):
-        reasons.append(Reason("raised", f"it was raised here: {place}"))
-    return [*reasons, Reason("ended", again)]
+    if ended.state != State.FAILED:
+        return [ended]
+    place = _raised_at(str(error.get("trace") or ""))
+    return [ended, *([RaisedAt(place=place)] if place else []), Remedy(advice=advice)]
 
 
 def retry_command(noun: str, id: str) -> str:
@@ -118,41 +359,45 @@ def _raised_at(trace: str) -> str:
 
 def _not_pending(job: WhyJob, absent: Collection[int]) -> Reason:
     if job.state not in set(State):
-        return Reason("unknown", f"it is {job.state}, a state that this release does not know")
+        return UnknownState(state=job.state)
     match State(job.state):
         case State.SCHEDULED:
-            said = _first_line(_error_of(job).get("message"))
-            cause = _after(job) + (f": {said}" if said else "")
-            when = f"{_time(job.due_at)}, {_away(job.due_at, job.now)}"
-            return Reason("not_due", f"it is due at {when}{cause}", job.due_at)
-        case State.RUNNING:
-            asked = "; it has been asked to stop" if job.cancel_requested_at is not None else ""
-            where = f"worker {job.holder or 'unknown'}" + (f" on {job.host}" if job.host else "")
-            if job.process in absent:
-                return Reason("lease_ended", f"{where} is gone: the next worker that looks takes it over{asked}")
-            if (job.lease_until or 0) <= job.now:
-                said = (
-                    f"the lease of {where} ended at {_time(job.lease_until)}: the next worker that looks takes it over"
-                )
-                return Reason("lease_ended", said + asked)
-            return Reason(
-                "leased",
-                f"{where} has been running it since {_time(job.claimed_at)}, "
-                f"with a lease until {_time(job.lease_until)}{asked}",
-                job.lease_until,
+            message = str(_error_of(job).get("message") or "")
+            return NotDue(
+                until=job.due_at, now=job.now, attempts=job.attempts, max_attempts=job.max_attempts, message=message
             )
+        case State.RUNNING:
+            gone, until, asked = job.process in absent, job.lease_until, job.cancel_requested_at is not None
+            if gone or (until or 0) <= job.now:
+                return LeaseEnded(worker=job.holder, host=job.host, ended_at=until, gone=gone, cancel_requested=asked)
+            return Leased(worker=job.holder, host=job.host, since=job.claimed_at, until=until, cancel_requested=asked)
         case State.WAITING:
-            limit = f", until {_time(job.due_at)} at the latest" if job.due_at is not None else ""
             if job.channel is not None:
-                return Reason("signal", f"it waits for a signal on channel {job.channel!r}{limit}", job.due_at)
-            children = plural(job.open_children, "child", "children")
-            return Reason("children", f"it waits for {children} to end{limit}", job.due_at)
+                return AwaitsSignal(channel=job.channel, until=job.due_at)
+            return AwaitsChildren(number=job.open_children, until=job.due_at)
         case state:
             raise AssertionError(f"a job that is {state} is explained elsewhere")
 
 
-def _after(job: WhyJob) -> str:
-    return f", after attempt {job.attempts} of {job.max_attempts}" if job.attempts else ""
+def _after(attempts: int, most: int) -> str:
+    return f", after attempt {attempts} of {most}" if attempts else ""
+
+
+def _cause(message: str) -> str:
+    said = codec.clip(message.partition("\n")[0], _CLIP)
+    return f": {said}" if said else ""
+
+
+def _holder(worker: str | None, host: str | None) -> str:
+    return f"worker {worker or 'unknown'}" + (f" on {host}" if host else "")
+
+
+def _asked(cancel_requested: bool) -> str:
+    return "; it has been asked to stop" if cancel_requested else ""
+
+
+def _at_the_latest(until: int | None) -> str:
+    return f", until {time_text(until)} at the latest" if until is not None else ""
 
 
 def _error_of(job: WhyJob) -> dict[str, Any]:
@@ -161,36 +406,19 @@ def _error_of(job: WhyJob) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
-def _first_line(message: object) -> str:
-    return codec.clip(str(message or "").partition("\n")[0], _CLIP)
-
-
 def _paused(job: WhyJob) -> list[Reason]:
-    if job.paused_at is None:
-        return []
-    reason = f": {job.pause_reason}" if job.pause_reason else ""
-    return [Reason("paused", f"queue {job.queue!r} was paused at {_time(job.paused_at)}{reason}")]
+    return [] if job.paused_at is None else [QueuePaused(queue=job.queue, since=job.paused_at, reason=job.pause_reason)]
 
 
 def _unserved(job: WhyJob, live: Sequence[WorkerRow], worker: str | None) -> list[Reason]:
     if job.capabilities is None:
-        return [Reason("no_route", "no worker knows its route yet")]
+        return [NoRoute()]
     route = Route(job.route, job.queue, job.capabilities)
     if any(_can(row, route) for row in live):
         return []
     needs = [c for c in json.loads(job.capabilities) if c != LANE]
-    needed = ", ".join(needs[:_SHOWN]) + (f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else "")
     missing = [each for each in needs if not any(offers(json.loads(row.capabilities), each) for row in live)]
-    if live and len(needs) > 1 and missing:
-        needed += f"; {'it lacks' if worker is not None else 'no worker has'} {', '.join(missing[:_SHOWN])}"
-    if worker is not None:
-        return [Reason("no_worker", f"worker {worker!r} does not serve queue {job.queue!r} with {needed}")]
-    crowd = (
-        f"none of the {len(live)} live workers serves"
-        if live
-        else "there is no live worker; the job needs one that serves"
-    )
-    return [Reason("no_worker", f"{crowd} queue {job.queue!r} with {needed}")]
+    return [Unserved(queue=job.queue, needs=needs, missing=missing, live=len(live), worker=worker)]
 
 
 async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) -> list[Reason]:
@@ -202,7 +430,7 @@ async def _held_back(tx: Transaction, job: WhyJob, live: Sequence[WorkerRow]) ->
     line = await tx.many(WhySql.lane_line, lane=job.lane, routes=served, **job.place._asdict(), limit=_LINE)
     if job.gate is None and job.seq in admit(line, [lane], _LINE).taken:
         return []
-    return [_full(job, lane) or _too_soon(job, lane) or _next(job, lane) or _behind(job, lane)]
+    return [_full(lane) or _too_soon(job, lane) or _next(job, lane) or BehindInLane(lane=lane.name)]
 
 
 async def _lane(tx: Transaction, name: str) -> LaneState:
@@ -214,45 +442,22 @@ async def _lane(tx: Transaction, name: str) -> LaneState:
     return LaneState(name=name, free_at=0, **UNKNOWN, **crowd._asdict())
 
 
-def _full(job: WhyJob, lane: LaneState) -> Reason | None:
+def _full(lane: LaneState) -> Reason | None:
     if lane.concurrency is None or lane.running < lane.concurrency:
         return None
-    return Reason("lane", f"lane {job.lane!r} is full: {lane.running} of {lane.concurrency} running")
+    return LaneFull(lane=lane.name, running=lane.running, concurrency=lane.concurrency)
 
 
 def _too_soon(job: WhyJob, lane: LaneState) -> Reason | None:
     if lane.interval_us is None:
         return None
     opens = max(lane.free_at, lane.now) + (job.cost - max(lane.burst, job.cost)) * lane.interval_us
-    if opens <= lane.now:
-        return None
-    pace = f"one every {show(lane.interval_us)}"
-    return Reason("lane", f"lane {job.lane!r} is closed until {_time(opens)} by its rate, {pace}", opens)
+    return None if opens <= lane.now else LaneTooFast(lane=lane.name, until=opens, interval_us=lane.interval_us)
 
 
 def _next(job: WhyJob, lane: LaneState) -> Reason | None:
-    if job.gate is None or lane.first != job.place:
-        return None
-    return Reason("lane", f"lane {lane.name!r} has room for it, and lets it through at the next check")
-
-
-def _behind(job: WhyJob, lane: LaneState) -> Reason:
-    return Reason("lane", f"other jobs come first in lane {lane.name!r}, which has no room for all of them")
+    return None if job.gate is None or lane.first != job.place else NextInLane(lane=lane.name)
 
 
 def _can(row: WorkerRow, route: Route) -> bool:
     return serves(route, json.loads(row.queues), frozenset(json.loads(row.capabilities)))
-
-
-def _time(us: int | None) -> str:
-    if us is None:
-        return "an unknown time"
-    try:
-        return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError):
-        return "a time after the year 9999"
-
-
-def _away(us: int | None, now: int) -> str:
-    left = max(0, (us or now) - now)
-    return f"in {show(left // 1_000_000 * 1_000_000)}" if left >= 1_000_000 else "any moment now"

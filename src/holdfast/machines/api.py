@@ -35,6 +35,7 @@ from holdfast.machines.triggers import DeclaredTrigger
 from holdfast.settings import Settings
 from holdfast.shown_text import shown_text
 from holdfast.validation import did_you_mean
+from holdfast.values.jobs import Why, why_of
 
 T = TypeVar("T")
 
@@ -230,9 +231,9 @@ class ExecutionHandle(Job[T]):
         """What has happened to it so far."""
         return [event for each in (await self._read())[2] for event in each.events]
 
-    async def why(self) -> str:
-        """Why it does not continue, in words; "" when nothing holds it back."""
-        return await self._core.why(self.id)
+    async def why(self) -> Why:
+        """Why it does not continue; empty when nothing holds it back. Printed, it is a sentence for each reason."""
+        return why_of(await self._core.reasons(self.id))
 
     async def bundle(self) -> Bundle:
         """The machines that it runs, as they were when it began."""

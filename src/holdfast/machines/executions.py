@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from holdfast.agents.core import AgentsCore
 from holdfast.kernel.ids import JobId
 from holdfast.machines.api import ExecutionHandle, stored_order
 from holdfast.machines.orders import KIND, LAYER
-from holdfast.values.jobs import JobRecord
+from holdfast.values.jobs import JobRecord, ReasonRecord
 from holdfast.values.rows import Stored
 
 
@@ -42,7 +43,7 @@ class ExecutionDetail:
     context: Any
     result: Stored
     error: Stored
-    why: str
+    why: Sequence[ReasonRecord]
 
 
 def is_execution(job: JobRecord) -> bool:

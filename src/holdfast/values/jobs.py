@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.kernel import why
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import AttemptRow, JobRow, Token
 from holdfast.kernel.states import StateName
 from holdfast.kernel.watch_rows import Change, RetriedKind
+from holdfast.reasons import Gate, Reason
 from holdfast.values.rows import Stored, value_of
 from holdfast.values.times import moment
 
@@ -99,11 +100,20 @@ class RetriedRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReasonRecord:
-    """One thing that keeps a job or a run: its name, the sentence for people, and when it ends if that is known."""
+    """One thing that keeps a job or a run: its gate, the sentence for people, and when it ends if that is known."""
 
-    gate: str
+    gate: Gate
     sentence: str
     until: datetime | None = None
+
+
+class Why(tuple[ReasonRecord, ...]):
+    """All that keeps a job or a run; empty when nothing does. As text, `str(why)`, it is its sentences."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "; ".join(reason.sentence for reason in self)
 
 
 def job_of(row: JobRow) -> JobRecord:
@@ -123,5 +133,9 @@ def retried_of(row: RetriedKind) -> RetriedRecord:
     return value_of(RetriedRecord, row)
 
 
-def reason_of(row: why.Reason) -> ReasonRecord:
-    return ReasonRecord(row.gate, row.sentence, moment(row.until))
+def why_of(reasons: Iterable[Reason], *, for_tenant: bool = False) -> Why:
+    """These reasons in words: those of operators, or those for who sees one tenant."""
+    return Why(
+        ReasonRecord(each.gate, each.sentence_for_tenant if for_tenant else each.sentence, moment(each.until))
+        for each in reasons
+    )

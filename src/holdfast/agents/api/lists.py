@@ -47,6 +47,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import is_id
 from holdfast.results import Result
 from holdfast.values.bulk import Bulk
+from holdfast.values.jobs import Why
 from holdfast.values.page import Page, page_of, place
 
 T = TypeVar("T")
@@ -507,9 +508,12 @@ class Tenant(Rulings):
         """What models have used and cost for this tenant, as from `hf.budgets.used`."""
         return await self.budgets.used(*by, since=since, until=until)
 
-    async def why(self, id: str) -> str:
-        """Why a run of this tenant does not continue, in words, as `hf.why` says it."""
-        return await self.runs[id].why()
+    async def why(self, id: str) -> Why:
+        """Why a job or a run of this tenant does not continue; it names no workers, lanes or queues."""
+        try:
+            return await self.runs[id].why()
+        except NotFound:
+            return await self.jobs.why(id)
 
 
 def newest_first(after: str | None) -> tuple[Any, ...]:

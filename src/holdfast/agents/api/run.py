@@ -43,7 +43,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.results import Result, Usage
 from holdfast.tracebacks import with_traceback
-from holdfast.values.jobs import ReasonRecord, reason_of
+from holdfast.values.jobs import Why, why_of
 from holdfast.values.page import Page, cursor, page_of, place
 from holdfast.workers.telemetry import sending
 
@@ -261,15 +261,13 @@ class Run(Reaching, Generic[T]):
         told = history if workers and self.tenant is None else history.without_workers()
         return [span for run in shown for span in spans_of(run, told.past(run))]
 
-    async def why(self) -> str:
-        """Why the run does not continue, in words: one sentence for each reason, and "" when there is none."""
-        await self.check()
-        return await self._app.why(self.id)
+    async def why(self) -> Why:
+        """Why the run does not continue: what keeps it, and until when if that is known; else it is empty.
 
-    async def reasons(self) -> list[ReasonRecord]:
-        """Why the run does not continue: what keeps it, and until when if that is known."""
+        Printed, it is a sentence for each reason. A tenant's handle names no workers, lanes or queues.
+        """
         await self.check()
-        return [reason_of(each) for each in await self._app.reasons(self.id)]
+        return why_of(await self._app.reasons(self.id), for_tenant=self.tenant is not None)
 
     async def fork(  # noqa: PLR0913  what can be different
         self,

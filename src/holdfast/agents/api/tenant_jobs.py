@@ -10,7 +10,7 @@ from holdfast.errors import NotFound
 from holdfast.handles import Jobs
 from holdfast.jobs import Job
 from holdfast.kernel.states import StateName
-from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
+from holdfast.values.jobs import AttemptRecord, JobRecord, Why, why_of
 from holdfast.values.page import Page
 
 
@@ -18,6 +18,7 @@ class TenantJobs:
     """The jobs of one tenant."""
 
     def __init__(self, app: AgentsCore, tenant: str) -> None:
+        self._app = app
         self._jobs = Jobs(app)
         self._tenant = tenant
 
@@ -42,9 +43,9 @@ class TenantJobs:
     async def attempts(self, id: str) -> Sequence[AttemptRecord]:
         return await self._jobs.attempts((await self.get(id)).id)
 
-    async def why(self, id: str) -> Sequence[ReasonRecord]:
-        """Why no worker runs the job; empty when nothing holds it back."""
-        return await self._jobs.why((await self.get(id)).id)
+    async def why(self, id: str) -> Why:
+        """Why no worker runs the job, without names of workers, lanes or queues; empty when nothing holds it back."""
+        return why_of(await self._app.reasons((await self.get(id)).id), for_tenant=True)
 
     async def retry(self, id: str) -> Job[Any]:
         """Enqueue an ended job again, as `hf.jobs.retry` does."""

@@ -7,18 +7,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar
 
 from holdfast.agents.api.waits import Cause, HeldInterval
 from holdfast.agents.api.waterfall import AskedPerson, RunPast
 from holdfast.agents.listing_rows import HeldStretch
 from holdfast.agents.rows import RunRow
-from holdfast.agents.runs.why import sentence_for_tenant, why
+from holdfast.agents.runs.why import why
 from holdfast.agents.statements import LookingSql
 from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, turn_of
 from holdfast.errors import NotFound
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queries import now
+from holdfast.reasons import Gate, Reason
 from holdfast.values.rows import value_of
 from holdfast.values.times import moment
 
@@ -26,15 +27,13 @@ V = TypeVar("V")
 
 _STRETCHES, _ASKED = 10_000, 1_000
 _TURNS = _CALLS = 5_000  # of all runs of one waterfall
-_CAUSES = frozenset({"session", "lane", "budget", "person", "batch"})
-
-
-class OpenReason(NamedTuple):
-    """What holds a run now: of what kind its wait is, the sentence, and the gate."""
-
-    cause: Cause
-    sentence: str
-    gate: str
+_CAUSES: Mapping[Gate, Cause] = {
+    Gate.SESSION: "session",
+    Gate.LANE: "lane",
+    Gate.BUDGET: "budget",
+    Gate.PERSON: "person",
+    Gate.BATCH: "batch",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,8 @@ class History:
     held: Mapping[str, Sequence[HeldInterval]]
     asked: Mapping[str, Sequence[AskedPerson]]
     free_at: datetime | None
-    open_reason: OpenReason | None
+    open_reason: Reason | None
+    shows_workers: bool = True
 
     def past(self, run: RunRecord) -> RunPast:
         """What of it concerns one run."""
@@ -60,15 +60,21 @@ class History:
             held=self.held,
             asked=self.asked.get(run.id, ()),
             free_at=self.free_at if mine else None,
-            open_reason=self.open_reason[:2] if mine and self.open_reason is not None else None,
+            open_reason=self._open_reason() if mine else None,
         )
+
+    def _open_reason(self) -> tuple[Cause, str] | None:
+        """Of what kind the wait is that holds the run now, and the sentence."""
+        reason = self.open_reason
+        if reason is None:
+            return None
+        sentence = reason.sentence if self.shows_workers else reason.sentence_for_tenant
+        return _CAUSES.get(reason.gate, "queue"), sentence
 
     def without_workers(self) -> History:
         """The same for those who do not see the fleet."""
         held = {id: [replace(each, worker="") for each in parts] for id, parts in self.held.items()}
-        cause, sentence, gate = self.open_reason or ("queue", "", "")
-        told = None if self.open_reason is None else OpenReason(cause, sentence_for_tenant(gate, sentence), gate)
-        return replace(self, held=held, open_reason=told)
+        return replace(self, held=held, shows_workers=False)
 
 
 @reading
@@ -114,13 +120,8 @@ def _stretch(row: HeldStretch) -> HeldInterval:
     )
 
 
-async def _open_reason(tx: Transaction, run: str, absent: Collection[int]) -> OpenReason | None:
+async def _open_reason(tx: Transaction, run: str, absent: Collection[int]) -> Reason | None:
     try:
-        reasons = await why(tx, run, absent=absent)
+        return next(iter(await why(tx, run, absent=absent)), None)
     except NotFound:  # its job is gone
         return None
-    if not reasons:
-        return None
-    first = reasons[0]
-    cause = first.gate if first.gate in _CAUSES else "queue"
-    return OpenReason(cast(Cause, cause), first.sentence, first.gate)

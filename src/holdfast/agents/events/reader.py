@@ -22,7 +22,7 @@ from holdfast.clock import Ports
 from holdfast.errors import NotFound, ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel.bounds import Bounds, bound, bounds_now
 from holdfast.kernel.database import Database, Transaction, reading
-from holdfast.kernel.why import Reason
+from holdfast.reasons import Reason
 from holdfast.slow_waits import SlowWaits
 
 _PAGE = 500

@@ -270,7 +270,7 @@ class _Turn:
             most = None if change is None else fallback.wait_left(lane, self._spec, since)
             waiting = self._database.transact(lanes.wait_for_lane, self._lease, lane.name, **self._patience(most))
             return lanes.after(await waiting)
-        await self._database.transact(fallback.pass_closed_lane, self._play, change, lanes.explain(lane))
+        await self._database.transact(fallback.pass_closed_lane, self._play, change, lanes.explain(lane).sentence)
         return None
 
     def _patience(self, most_us: int | None = None) -> dict[str, Any]:

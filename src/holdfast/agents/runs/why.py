@@ -1,13 +1,9 @@
-"""Why a run does not get on: what its job says, in the words of runs.
-
-There are two sentences for each reason: one for operators, with names of workers, queues, lanes and batches, and one
-for who sees a single tenant, without them.
-"""
+"""Why a run does not get on: what its job says, or what the run itself knows better."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agents.batches.batch_rows import BatchRow
@@ -25,33 +21,107 @@ from holdfast.errors import NotFound
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId, is_id
-from holdfast.kernel.why import Reason, RecordedEnd, retry_command, why_ended
+from holdfast.kernel.why import AwaitsSignal, HasEnded, retry_command, why_ended
 from holdfast.kernel.why import why as why_job
-
-OWN = frozenset({"children", "ended", "model", "person", "session", "tools"})
-"""The gates whose sentences name only what belongs to the run or job itself, and its tenant."""
-
-FOR_TENANTS = {
-    "batch": "it waits for the answer of a batch",
-    "budget": "a budget holds it back",
-    "key": "no live worker has a key for its model",
-    "lane": "a limit on how much runs at once, or how often, holds it back",
-    "lease_ended": "its worker is gone: the next one that looks takes it over",
-    "leased": "a worker is running it",
-    "no_route": "no worker knows it yet",
-    "no_worker": "no live worker can run it",
-    "not_due": "it is put off",
-    "paused": "its queue is paused",
-    "raised": "the log of its worker says where it was raised",
-    "signal": "it waits for a signal",
-    "unknown": "it is in a state that this release does not know",
-}
-"""What is said of every other gate. One that is missing here says nothing but that something holds it back."""
+from holdfast.reasons import Gate, Reason, time_text
 
 
-def sentence_for_tenant(gate: str, sentence: str) -> str:
-    """The sentence of a reason for who sees one tenant: it names no worker, host, process or other tenant."""
-    return sentence if gate in OWN else FOR_TENANTS.get(gate, "something that belongs to no tenant holds it back")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitsTools(Reason):
+    """Its tool calls have to end; `calls` are those that have not, each with its state."""
+
+    gate = Gate.TOOLS
+
+    calls: Sequence[tuple[str, str]]
+
+    @property
+    def sentence(self) -> str:
+        still = ", ".join(f"{name} ({state})" for name, state in self.calls)
+        return f"it waits for its tools: {still or 'all of them have ended'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitsPerson(Reason):
+    """A person was asked: about a tool, or about the run itself. `data` is what the question says besides."""
+
+    gate = Gate.PERSON
+
+    kind: str
+    tool: str
+    asked_at: int
+    data: Mapping[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        since, data = time_text(self.asked_at, "%H:%M"), self.data
+        match self.kind:
+            case "approval":
+                return f"tool {self.tool} has been waiting for approval since {since}"
+            case "review":
+                waiting = f"tool {self.tool} has been waiting for a review since {since}: {data.get('reason')}"
+                changed = data.get("changed")  # it did not run with what the model had asked for
+                by = changed.get("by") or "a person" if changed else ""
+                return f"{waiting}; {by} had changed its arguments before it ran" if changed else waiting
+            case "question":
+                return f"it has been waiting for an answer from a person since {since}: {data.get('question')}"
+            case "continuation":
+                return f"its answer was cut off at {since}, and a person decides whether it continues"
+            case "limit":
+                return f"it reached a limit at {since}, and a person decides whether it continues: {data.get('reason')}"
+            case unknown:
+                return f"it has waited for a person since {since}; a newer release asked: {unknown} of {self.tool}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitsBatch(Reason):
+    """The answer comes with a batch; `provider_id` is the provider's name for it, `error` what went wrong last."""
+
+    gate = Gate.BATCH
+
+    batch: str
+    state: str
+    provider_id: str | None
+    error: str | None
+
+    @property
+    def sentence(self) -> str:
+        match self.state:
+            case BatchState.GATHERING:
+                words = f"batch {self.batch} gathers the turns of more runs before it is submitted"
+            case BatchState.SEARCHING:
+                words = f"it is not known yet whether the provider has batch {self.batch}"
+            case _:
+                at = f", the provider's {self.provider_id}" if self.provider_id else ""
+                words = f"it waits for the answer of batch {self.batch}{at}, which is {self.state}"
+        return f"{words}: {self.error}" if self.error else words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BehindInSession(Reason):
+    """Runs of one session do not overlap; `run` comes first, if it is still there."""
+
+    gate = Gate.SESSION
+
+    run: str | None
+    state: str
+
+    @property
+    def sentence(self) -> str:
+        first = "another run" if self.run is None else f"run {self.run} ({self.state})"
+        return f"{first} of the same session comes first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverBudget(Reason):
+    """A budget has nothing left for its next call; `limit` says which one."""
+
+    gate = Gate.BUDGET
+
+    limit: str
+
+    @property
+    def sentence(self) -> str:
+        return self.limit
 
 
 @reading
@@ -59,9 +129,14 @@ async def why(tx: Transaction, id: str, *, absent: Collection[int] = ()) -> list
     """What keeps a job or a run; empty when nothing does. `absent`: workers whose presence is gone."""
     run = await tx.one(RunsSql.find_run, id=id)
     if run is not None and run.finalized_at is not None:
-        again = retry_command("run", run.id)
-        its = RecordedEnd(run.state, run.finalized_at, run.outcome, run.error_type, run.error, again)
-        return await why_ended(tx, JobId(run.id), its)
+        ended = HasEnded(
+            state=run.state,
+            at=run.finalized_at,
+            outcome=run.outcome,
+            message=run.error or "",
+            error_type=run.error_type,
+        )
+        return await why_ended(tx, JobId(run.id), ended, retry_command("run", run.id))
     try:
         reasons = await why_job(tx, JobId(id), absent=absent) if is_id(id) else None
     except NotFound:
@@ -75,69 +150,37 @@ async def why(tx: Transaction, id: str, *, absent: Collection[int] = ()) -> list
         return asked or [await _tools(tx, run)]
     if run.state in IN_BATCH and (batch := await tx.one(BatchesSql.batch_of, run=run.id)) is not None:
         held = [lane for lane in await tx.many(ProvidersSql.closed_lanes) if lane.name == batch.lane]
-        return [_batch(batch), *(Reason("lane", explain(lane)) for lane in held)]
+        return [_batch(batch), *map(explain, held)]
     if unasked := await missing(tx, run, reasons, absent):
         return unasked
     if waiting := await behind(tx, reasons):
         return [*waiting, *await foretold(tx, run)]
-    if any(line_of(run.session) in reason.sentence for reason in reasons):
-        return [await _line(tx, run)]
-    if any(reason.gate == "not_due" for reason in reasons):
-        reasons += [*await _lanes(tx), *await foretold(tx, run)]
+    line = line_of(run.session)
+    if any(isinstance(reason, AwaitsSignal) and reason.channel == line for reason in reasons):
+        return [await _ahead(tx, run)]
+    if any(reason.gate is Gate.NOT_DUE for reason in reasons):
+        reasons += [*map(explain, await tx.many(ProvidersSql.closed_lanes)), *await foretold(tx, run)]
         if run.limited is not None:
-            reasons.append(Reason("budget", run.limited))
+            reasons.append(OverBudget(limit=run.limited))
     return reasons
 
 
 async def _tools(tx: Transaction, run: RunRow) -> Reason:
     calls = await tx.many(CallsSql.calls_of, run=run.id, turn=run.turns)
-    still = [f"{call.name} ({call.state})" for call in calls if call.state in (CallState.PENDING, CallState.RUNNING)]
-    return Reason("tools", f"it waits for its tools: {', '.join(still) or 'all of them have ended'}")
+    still = [call for call in calls if call.state in (CallState.PENDING, CallState.RUNNING)]
+    return AwaitsTools(calls=[(call.name, call.state) for call in still])
 
 
 def _inquiry(row: InquiryRow) -> Reason:
-    since = datetime.fromtimestamp(row.asked_at / 1e6, UTC).strftime("%H:%M")
-    data = codec.decode(row.data)
-    match row.kind:
-        case "approval":
-            words = f"tool {row.name} has been waiting for approval since {since}"
-        case "review":
-            words = f"tool {row.name} has been waiting for a review since {since}: {data.get('reason')}{_change(data)}"
-        case "question":
-            words = f"it has been waiting for an answer from a person since {since}: {data.get('question')}"
-        case "continuation":
-            words = f"its answer was cut off at {since}, and a person decides whether it continues"
-        case "limit":
-            words = f"it reached a limit at {since}, and a person decides whether it continues: {data.get('reason')}"
-        case unknown:
-            words = f"it has waited for a person since {since}; a newer release asked: {unknown} of {row.name}"
-    return Reason("person", words, row.expires_at)
-
-
-def _change(data: dict[str, Any]) -> str:
-    """That the call did not run with what the model had asked for."""
-    changed = data.get("changed")
-    return "" if not changed else f"; {changed.get('by') or 'a person'} had changed its arguments before it ran"
+    return AwaitsPerson(
+        kind=row.kind, tool=row.name, asked_at=row.asked_at, data=codec.decode(row.data), until=row.expires_at
+    )
 
 
 def _batch(batch: BatchRow) -> Reason:
-    match batch.state:
-        case BatchState.GATHERING:
-            words = f"batch {batch.id} gathers the turns of more runs before it is submitted"
-        case BatchState.SEARCHING:
-            words = f"it is not known yet whether the provider has batch {batch.id}"
-        case _:
-            at = f", the provider's {batch.provider_id}" if batch.provider_id else ""
-            words = f"it waits for the answer of batch {batch.id}{at}, which is {batch.state}"
-    return Reason("batch", f"{words}: {batch.error}" if batch.error else words)
+    return AwaitsBatch(batch=batch.id, state=batch.state, provider_id=batch.provider_id, error=batch.error)
 
 
-async def _line(tx: Transaction, run: RunRow) -> Reason:
+async def _ahead(tx: Transaction, run: RunRow) -> Reason:
     ahead = await tx.one(RunsSql.run_ahead, session=run.session, ordinal=run.ordinal)
-    first = f"run {ahead.id} ({ahead.state})" if ahead is not None else "another run"
-    return Reason("session", f"{first} of the same session comes first")
-
-
-async def _lanes(tx: Transaction) -> list[Reason]:
-    lanes = await tx.many(ProvidersSql.closed_lanes)
-    return [Reason("lane", explain(lane), None if lane.person else lane.closed_until) for lane in lanes]
+    return BehindInSession(run=None, state="") if ahead is None else BehindInSession(run=ahead.id, state=ahead.state)

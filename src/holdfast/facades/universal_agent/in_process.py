@@ -38,6 +38,7 @@ from holdfast.facades.universal_agent.gateway_values import (
 from holdfast.facades.universal_agent.refusals import BadName, UnknownSession
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.turn_events import agent_event
+from holdfast.reasons import Gate
 from holdfast.values.times import moment
 
 _MARK = {"gateway": "universal_agent"}  # in the metadata of sessions that were made here
@@ -294,7 +295,7 @@ class InProcessGateway:
 
 
 async def _is_unserved(run: Run[Any]) -> bool:
-    return any(reason.gate in ("no_worker", "no_route") for reason in await run.reasons())
+    return any(reason.gate in (Gate.NO_WORKER, Gate.NO_ROUTE) for reason in await run.why())
 
 
 def _session_of(record: SessionRecord) -> GatewaySession:

@@ -99,7 +99,7 @@ async def list_attempts(seen: Sight, id: str) -> list[AttemptRecord]:
 @routes.get("/jobs/{id}/why")
 async def explain_job(seen: Sight, id: str) -> list[ReasonRecord]:
     """Explain why no worker runs the job; empty when nothing holds it back."""
-    return seen.reasons(await seen.hf.jobs.why((await _find(seen, id)).id))
+    return list(await seen.why((await _find(seen, id)).id))
 
 
 @routes.post("/jobs/{id}/retry", creates=True)

@@ -91,7 +91,7 @@ async def _detailed(seen: Seen, job: JobRecord) -> ExecutionDetail:
     found = await executions.detailed(core_of(seen.hf), job)
     if seen.sees_fleet:
         return found
-    return replace(found, why="; ".join(each.sentence for each in seen.reasons(await seen.hf.jobs.why(job.id))))
+    return replace(found, why=await seen.why(job.id))
 
 
 @routes.get("/executions/{id}")

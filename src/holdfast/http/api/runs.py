@@ -319,7 +319,7 @@ async def show_usage(seen: Sight, id: str) -> dict[str, Any]:
 @routes.get("/runs/{id}/why")
 async def explain_run(seen: Sight, id: str) -> list[ReasonRecord]:
     """Explain why the run does not continue; empty when nothing holds it back."""
-    return seen.reasons(await (await seen.run(id)).reasons())
+    return list(await seen.why((await seen.run(id)).id))
 
 
 @routes.get("/runs/{id}/waterfall", whole="/runs/{id}/turns")

@@ -5,8 +5,7 @@ Every route reaches the app through this. What is outside of it is not there: 40
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
@@ -18,12 +17,11 @@ from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session
 from holdfast.agents.people.rulings import InquiriesList
 from holdfast.agents.queries import metadata_of
-from holdfast.agents.runs.why import sentence_for_tenant
 from holdfast.agents.tenant_policy import NOTHING
 from holdfast.agents.values.sessions import SessionRecord
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import NotFound, UsageError
-from holdfast.values.jobs import ReasonRecord
+from holdfast.values.jobs import Why, why_of
 
 T = TypeVar("T")
 
@@ -43,11 +41,9 @@ class Seen:
         """Whether workers and queues, which belong to everybody, are there for this principal."""
         return self.tenant is None and not self.pinned
 
-    def reasons(self, found: Iterable[ReasonRecord]) -> list[ReasonRecord]:
-        """Why something waits, as this principal may know it: who sees no fleet reads no name of a worker."""
-        if self.sees_fleet:
-            return list(found)
-        return [replace(each, sentence=sentence_for_tenant(each.gate, each.sentence)) for each in found]
+    async def why(self, id: str) -> Why:
+        """Why a job or a run waits that is there for this principal: who sees no fleet reads no name of a worker."""
+        return why_of(await core_of(self.hf).reasons(id), for_tenant=not self.sees_fleet)
 
     async def check_models(self, *models: str | None) -> None:
         """`UsageError` for a model that a principal with a tenant may not name."""

@@ -246,7 +246,7 @@ async def explain(seen: Sight, id: str = "") -> WhyView:
     if not wanted:
         return WhyView("", "", [])
     try:
-        return WhyView(wanted, "run", seen.reasons(await (await seen.run(wanted)).reasons()))
+        return WhyView(wanted, "run", await seen.why((await seen.run(wanted)).id))
     except NotFound:
         if seen.pinned:
             raise

@@ -25,7 +25,7 @@ from holdfast.http.pages.waterfall import Waterfall, lay_out
 from holdfast.http.pages.waterfall_drawing import draw
 from holdfast.results import Usage
 from holdfast.values import Page
-from holdfast.values.jobs import ReasonRecord
+from holdfast.values.jobs import Why
 
 pages = Pages()
 
@@ -37,7 +37,7 @@ _LOOK_BACK = 1_000  # events
 class RunView:
     run: RunRecord
     ended: bool
-    reasons: list[ReasonRecord]
+    reasons: Why
     said: list[ConversationPart]
     more_said: str | None
     turns: Page[Turn]
@@ -96,7 +96,7 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     return RunView(
         run=run,
         ended=ended,
-        reasons=seen.reasons(await handle.reasons()),
+        reasons=await seen.why(run.id),
         said=said,
         more_said=more_said,
         turns=await handle.turns(limit=_SHOWN),
