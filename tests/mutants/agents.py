@@ -100,7 +100,9 @@ RUNS: Final = (
             Code(
                 "holdfast.agents.runs.create:open_session", "if row is None or row.tenant != tenant:", "if row is None:"
             ),
-            Code("holdfast.agents.runs.create:_session_of_id", "found is not None and found.tenant != tenant", "False"),
+            Code(
+                "holdfast.agents.runs.create:_session_of_id", "found is None or found.tenant != tenant", "found is None"
+            ),
         ),
         ("agents/test_sessions.py::test_the_id_of_another_tenants_session_is_nobodys[sqlite]",),
     ),
