@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
-import apsw
 import pytest
 
 from holdfast.clock import Ports
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.sql import Dialect
-from holdfast.kernel.sql.dialects import KEYS_WITHOUT_ROWID, PLACED
 from holdfast.settings import Settings
 from tests.support.schemas import Table, Tables, objects_at, tables_at
 from tests.support.table_owners import KEEPS_A_NAME, OWNERS, SHARED
@@ -57,33 +54,6 @@ def test_each_table_agrees_in_its(both: tuple[Tables, Tables], part: str) -> Non
     sqlite, postgres = both
     for name in sorted(OWNERS):
         assert getattr(sqlite[name], part) == getattr(postgres[name], part), name
-
-
-def test_the_rules_of_dialects_know_every_table_without_rowids(sqlite_url: str) -> None:
-    connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
-    found: dict[str, tuple[str, ...]] = {}
-    for table, column in connection.execute(
-        "select t.name, c.name from pragma_table_list as t join pragma_table_info(t.name) as c on c.pk > 0 "
-        "where t.schema = 'main' and t.wr = 1 order by t.name, c.pk"
-    ):
-        found[table] = (*found.get(table, ()), column)
-    connection.close()
-    assert found == KEYS_WITHOUT_ROWID
-
-
-def test_the_rules_of_dialects_know_what_the_trigger_of_jobs_writes(sqlite_url: str) -> None:
-    connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
-    ((text,),) = connection.execute("select sql from sqlite_schema where type = 'trigger' and name = 'job_ready'")
-    connection.close()
-    written = re.fullmatch(
-        r"create trigger job_ready after insert on job when new.due_at is null begin "
-        r"insert into ready \((.*?)\) values \((.*)\); end",
-        " ".join(text.split()),
-        re.I,
-    )
-    assert written is not None, text
-    columns, values = written[1].split(", "), written[2].replace("new.", "").split(", ")
-    assert dict(zip(columns, values, strict=True)) == PLACED
 
 
 def test_the_comparison_sees_what_it_compares(both: tuple[Tables, Tables]) -> None:

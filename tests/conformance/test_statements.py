@@ -292,7 +292,7 @@ select :columns(i) from holdfast.item i where i.id = :id;
             "select 1 from rows(:items)",
             "small.sql:add: 'rows\\(:items\\)' is not of the form",
         ),
-        ("select id from holdfast.item for update nowait", "small.sql:add: .nowait. is not a row lock"),
+        ("select id from holdfast.item for update nowait", "small.sql:add: no rule gives .nowait. to sqlite"),
     ],
     ids=["columns", "rows", "no table", "lock"],
 )

@@ -6,8 +6,8 @@ and the declarations differ. Importing this package reads no file. A layer has i
 they are rendered when the first of them is used.
 
 In a statement, `:name` is a parameter and `:rows.field` one field of a list of records: the array of that
-column on PostgreSQL, the field's position in each JSON row on SQLite. `dialects` has the rules by which one text
-serves both databases: row locks, lists as tables, membership in a list and others. `holdfast.` is the schema.
+column on PostgreSQL, the field's position in each JSON row on SQLite. `dialects` has the five rules by which one text
+serves both databases. `holdfast.` is the schema.
 `:columns` lists the fields of the record that the statement declares, as columns of the only table; `:columns(j)` lists
 them as columns of the table `j`. It casts a `JobId` to text, and reads a field `now` from the store's clock.
 `@place(j)` is the order of jobs within a route or a lane, `@arrival(j)` the order between queues, and `@ready(j)` all
