@@ -19,7 +19,7 @@ from holdfast.agw import confinement
 from holdfast.agw.confinement import ProcessLimits
 from holdfast.agw.processes import Ran, ToolCall, run_tool
 from holdfast.clock import SystemClock
-from tests.support.commands import environment, holdfast
+from tests.support.commands import environment, holdfast, python
 
 
 @pytest.fixture(scope="session")
@@ -133,3 +133,79 @@ def test_a_unit_shows_its_card_when_the_worker_starts(tmp_path: Path) -> None:
     env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}", HOLDFAST_AGW_KEY="00" * 32)
     said = holdfast("agw", "--tools", "sort", "--units", "agx-ocr", env=env).refused(2)
     assert said == "agx-ocr --describe does not print JSON, so it is not an agentic unit."
+
+
+async def test_a_tool_in_bubblewrap_sees_no_home_no_data_and_no_secrets(bwrap: str | None, tmp_path: Path) -> None:
+    if bwrap is None:
+        return
+    limits = ProcessLimits(sandbox=bwrap)
+    here = Path(__file__)
+    text = (await ran("cat", str(here))).stdout
+    for hidden in (
+        here,
+        Path.home(),
+        tmp_path,
+        Path("/etc/shadow"),
+        Path("/etc/hostname"),
+        Path("/var"),
+        Path("/root"),
+    ):
+        assert (await ran("ls", "-d", str(hidden), limits=limits)).exit_code != 0, hidden
+    listed = (await ran("ls", "/proc", limits=limits)).stdout.decode().split()
+    assert str(os.getpid()) not in listed
+    assert len([each for each in listed if each.isdigit()]) < 4
+    assert (await ran("touch", "/made", limits=limits)).exit_code != 0
+    shown = ProcessLimits(sandbox=bwrap, shown=(str(here),))
+    assert (await ran("cat", str(here), limits=shown)).stdout == text != b""
+    assert (await ran("touch", str(here), limits=shown)).exit_code != 0
+
+
+async def test_a_tool_that_is_no_program_of_the_system_runs_in_bubblewrap_alone(
+    bwrap: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bwrap is None:
+        return
+    (tmp_path / "greet").write_text("#!/bin/sh\necho hello; ls -A ${0%/*}\n")
+    (tmp_path / "greet").chmod(0o755)
+    (tmp_path / "secret").write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    done = await ran("greet", limits=ProcessLimits(sandbox=bwrap))
+    assert done.stdout == b"hello\ngreet\n", done.stderr
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="a process of Linux")
+def test_no_process_of_the_user_reads_the_environment_of_the_worker() -> None:
+    """The mark is what the kernel asks for; root reads everything."""
+    program = (
+        "import ctypes\nfrom holdfast.agw.confinement import hide_from_tools\n"
+        "print(ctypes.CDLL(None).prctl(3))\nhide_from_tools()\nprint(ctypes.CDLL(None).prctl(3))"
+    )
+    assert python("-c", program) == (0, "1\n0\n", "")
+
+
+@pytest.mark.long
+def test_a_worker_without_a_sandbox_says_so_in_one_line(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sort", "true"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    key = tmp_path / "key"
+    key.write_text("00" * 32 + "\n")
+    env = environment(PATH=str(tools))
+    words = ("agw", "--tools", "sort", "--key-file", str(key), "--connect", "127.0.0.1:1", "--units", "nothing")
+    lines = [line for line in holdfast(*words, env=env).err.splitlines() if "sandbox" in line]
+    assert lines == []  # a unit that is not there is told first
+    said = holdfast(*words[:-2], "--units", "true", env=env).err
+    (line,) = [line for line in said.splitlines() if "sandbox" in line]
+    assert line.endswith(
+        "tools have no sandbox, and can read and change what this user can: --sandbox bwrap needs bubblewrap, and "
+        "there is no bwrap on PATH"
+    )
+    assert "sandbox" not in holdfast(*words[:-2], "--units", "true", "--sandbox", "none", env=env).err
+
+
+def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
+    empty = tmp_path / "key"
+    empty.write_text("\n")
+    said = holdfast("agw", "--tools", "sort", "--key-file", str(empty), env=environment()).refused(2)
+    assert said == f"{empty} is empty; it holds the worker's key."

@@ -273,3 +273,31 @@ def test_a_plan_reads_what_it_writes() -> None:
     made = plan({"command": "sort", "args": ["-u"]}, {"command": "uniq", "input_from_task": 1, "timeout_secs": 5})
     assert read_plan(made.as_json()) == made
     assert made.commands == ("sort", "uniq")
+
+
+@pytest.mark.parametrize(
+    ("args", "input"),
+    [
+        (["{{input.file}}"], {"file": "-o/tmp/holdfast-was-here"}),
+        (["-r", "{{ input.file }}"], {"file": "--output=/tmp/holdfast-was-here"}),
+        (["{{input.a}}{{input.b}}"], {"a": "", "b": "-n"}),
+        (["{{input.n}}.txt"], {"n": -1}),
+    ],
+)
+async def test_an_input_becomes_no_option_unless_the_plan_says_so(args: list[str], input: dict[str, object]) -> None:
+    task = {"command": "printf", "args": args}
+    done = await ran(plan(task), input)
+    assert (done.results, done.status) == ((), "failed")
+    assert "an option of 'printf' in task 1: write options_from_input: true there if that is meant" in done.error
+    meant = read_plan({"plan_id": "p", "tasks": [{"task_number": 1, **task, "options_from_input": True}]})
+    assert meant == read_plan(meant.as_json())
+    assert meant.tasks[0].arguments(input)[-1].startswith("-")
+
+
+def test_text_of_the_plan_before_a_field_says_what_the_argument_is() -> None:
+    task = read_plan(
+        {"plan_id": "p", "tasks": [{"task_number": 1, "command": "cut", "args": ["-d{{input.a}}"]}]}
+    ).tasks[0]
+    assert task.arguments({"a": "-"}) == ["-d-"]
+    with pytest.raises(BadPlan, match="options_from_input of task 1 is true or false"):
+        read_plan({"plan_id": "p", "tasks": [{"task_number": 1, "command": "cut", "options_from_input": 1}]})

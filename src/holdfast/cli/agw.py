@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.agw.confinement import ProcessLimits
+from holdfast.agw.confinement import ProcessLimits, hide_from_tools
 from holdfast.agw.link import GatewayAddress
 from holdfast.agw.processes import ToolCall, run_tool
 from holdfast.agw.tools import CARD_CAP, UnixTools, find_text_tools, find_tools, read_card
@@ -40,6 +40,11 @@ _DESCRIBE_SECONDS = 10
     help="Certificates to trust instead of the system's; with TLS.",
 )
 @click.option("--key-env", default="HOLDFAST_AGW_KEY", show_default=True, metavar="NAME", help="Variable with the key.")
+@click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the key, instead of a variable.",
+)
 @click.option("--id", "worker_id", help="Worker id; default: worker-HOSTNAME.")
 @click.option(
     "--tools",
@@ -50,7 +55,21 @@ _DESCRIBE_SECONDS = 10
 @click.option("--queues", default="ready", show_default=True, help="Queues to take jobs from, the first first.")
 @click.option("--max-jobs", default=1, show_default=True, type=click.IntRange(1, 1_000), help="Jobs at once.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A tag, by which actions choose workers.")
-@click.option("--sandbox", type=click.Choice(["none", "bwrap"]), default="none", help="bwrap: tools run in bubblewrap.")
+@click.option(
+    "--sandbox",
+    type=click.Choice(["auto", "bwrap", "none"]),
+    default="auto",
+    show_default=True,
+    help="bwrap: tools run in bubblewrap; auto: where that works.",
+)
+@click.option(
+    "--show",
+    "shown",
+    multiple=True,
+    type=click.Path(exists=True, resolve_path=True),
+    metavar="PATH",
+    help="What tools may read in the sandbox besides the system's programs.",
+)
 @click.option("--drain", default=300.0, show_default=True, help="Seconds that jobs may take after SIGTERM.")
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How log lines look.")
@@ -60,6 +79,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     tls: bool,
     ca: Path | None,
     key_env: str,
+    key_file: Path | None,
     worker_id: str | None,
     tools: str | None,
     units: str,
@@ -67,6 +87,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     max_jobs: int,
     tags: tuple[str, ...],
     sandbox: str,
+    shown: tuple[str, ...],
     drain: float,
     log_level: str,
     log_format: LogFormat,
@@ -76,8 +97,8 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     """
     set_up(log_level, log_format)
     always_show()
-    if not (key := os.environ.get(key_env)):
-        raise UsageError(f"the environment variable {key_env} is not set; it holds the worker's key.")
+    hide_from_tools()
+    key = _key(key_env, key_file)
     host, separator, port = connect.rpartition(":")
     if not separator or not port.isdigit():
         raise UsageError(f"--connect is HOST:PORT, not {connect!r}.")
@@ -93,19 +114,18 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     if unix is not None and (tls or ca is not None):
         raise UsageError("--unix takes neither --tls nor --ca: a Unix socket does not leave this machine.")
     _check_trust(ca)
-    limits = ProcessLimits(sandbox=_sandbox(sandbox))
     chosen = find_text_tools() if tools is None else find_tools(_names(tools))
     if tools is None:
         log.info("without --tools plans may use %s", ", ".join(chosen) or "nothing: none of the text tools is on PATH")
-    asyncio.run(_work(options, chosen, _names(units), limits))
+    asyncio.run(_work(options, chosen, _names(units), sandbox, shown))
 
 
 async def _work(
-    options: WorkerOptions, tools: Mapping[str, str], units: tuple[str, ...], limits: ProcessLimits
+    options: WorkerOptions, tools: Mapping[str, str], units: tuple[str, ...], sandbox: str, shown: tuple[str, ...]
 ) -> None:
     ports = Ports()
     paths = {**tools, **find_tools(units)}
-    await _try_sandbox(limits, ports)
+    limits = await _limits(sandbox, shown, ports)
     cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
     worker = AgwWorker(options, UnixTools(paths, units, cards), limits, ports)
     signals = 0
@@ -142,26 +162,42 @@ def _check_trust(ca: Path | None) -> None:
         raise UsageError(f"the certificates {ca} cannot be used: {problem}.") from problem
 
 
-def _sandbox(wanted: str) -> str | None:
-    """The path of bubblewrap; a worker that should have it does not start without."""
+def _key(variable: str, file: Path | None) -> str:
+    if file is not None:
+        key = file.read_text("utf-8").strip()
+        if not key:
+            raise UsageError(f"{file} is empty; it holds the worker's key.")
+        return key
+    if not (key := os.environ.pop(variable, "")):
+        raise UsageError(f"the environment variable {variable} is not set; it holds the worker's key.")
+    return key
+
+
+async def _limits(wanted: str, shown: tuple[str, ...], ports: Ports) -> ProcessLimits:
+    """With bubblewrap where it works. A worker that must have it does not start without; another says why not."""
     if wanted == "none":
-        return None
-    path = shutil.which("bwrap")
-    if path is None:
-        raise UsageError("--sandbox bwrap needs bubblewrap, and there is no bwrap on PATH.")
-    return path
-
-
-async def _try_sandbox(limits: ProcessLimits, ports: Ports) -> None:
-    """A system may forbid namespaces. Then every job would fail: the worker says so at once, and does not start."""
+        return ProcessLimits()
+    limits = ProcessLimits(sandbox=shutil.which("bwrap"), shown=shown)
     if limits.sandbox is None:
-        return
+        why = "needs bubblewrap, and there is no bwrap on PATH"
+    elif (said := await _try_sandbox(limits, ports)) is not None:
+        why = f"does not work on this system: {said}"
+    else:
+        return limits
+    if wanted == "bwrap":
+        raise UsageError(f"--sandbox bwrap {why}.")
+    log.warning("tools have no sandbox, and can read and change what this user can: --sandbox bwrap %s", why)
+    return ProcessLimits()
+
+
+async def _try_sandbox(limits: ProcessLimits, ports: Ports) -> str | None:
+    """Why every job would fail in it, if so: a system may forbid namespaces."""
     with tempfile.TemporaryDirectory(prefix="holdfast-agw-") as folder:
         call = ToolCall(find_tools(["true"])["true"], [], None, Path(folder), _DESCRIBE_SECONDS)
         tried = await run_tool(call, limits, ports.clock)
-    if tried.exit_code != 0:
-        said = tried.stderr.decode(errors="replace").strip().partition("\n")[0] or f"exit code {tried.exit_code}"
-        raise UsageError(f"--sandbox bwrap does not work on this system: {said}.")
+    if tried.exit_code == 0:
+        return None
+    return tried.stderr.decode(errors="replace").strip().partition("\n")[0] or f"exit code {tried.exit_code}"
 
 
 def _names(text: str) -> tuple[str, ...]:

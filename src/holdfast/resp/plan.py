@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*input\.([A-Za-z0-9_-]+)\s*\}\}")
 _ANY_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
 _OF_PLAN = {"plan_id", "plan_description", "tasks"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_OF_TASK = {"task_number", "command", "args", "timeout_secs", "input_from_task"}
+_OF_TASK = {"task_number", "command", "args", "timeout_secs", "input_from_task", "options_from_input"}
 
 
 class BadPlan(UsageError):
@@ -38,12 +38,18 @@ class UnixTask(NamedTuple):
     args: tuple[str, ...]
     timeout: int  # seconds
     input_from: int | None  # the task whose output it reads
+    options_from_input: bool = False  # whether a field of the input may be an option, as -n
 
     def arguments(self, input: object) -> list[str]:
         """Its arguments with the fields of the input put in. What comes of it is checked: the final text counts."""
         made = [_PLACEHOLDER.sub(lambda found: _field(input, found[1]), arg) for arg in self.args]
-        for each in made:
+        for arg, each in zip(self.args, made, strict=True):
             _check_argument(each, f"task {self.number}", BadInput)
+            if each.startswith("-") and not arg.startswith("-") and not self.options_from_input:
+                raise BadInput(
+                    f"the input would make {each[:40]!r} an option of {self.command!r} in task {self.number}: write "
+                    f"options_from_input: true there if that is meant"
+                )
         return made
 
 
@@ -67,6 +73,7 @@ class UnixPlan(NamedTuple):
                 "args": list(task.args),
                 "timeout_secs": task.timeout,
                 **({} if task.input_from is None else {"input_from_task": task.input_from}),
+                **({"options_from_input": True} if task.options_from_input else {}),
             }
             for task in self.tasks
         ]
@@ -108,7 +115,10 @@ def _task(value: object, number: int) -> UnixTask:
         source = _whole(source, f"input_from_task of task {number}", MOST_TASKS)
         if source >= number:
             raise BadPlan(f"input_from_task of task {number} must name an earlier task, not {source}")
-    return UnixTask(number, command, _args(body.get("args", []), number), timeout, source)
+    options = body.get("options_from_input", False)
+    if not isinstance(options, bool):
+        raise BadPlan(f"options_from_input of task {number} is true or false")
+    return UnixTask(number, command, _args(body.get("args", []), number), timeout, source, options)
 
 
 def _args(value: object, number: int) -> tuple[str, ...]:
@@ -116,7 +126,7 @@ def _args(value: object, number: int) -> tuple[str, ...]:
         raise BadPlan(f"args of task {number} is a list of at most {MOST_ARGS} texts")
     for each in value:
         _check_argument(each, f"task {number}", BadPlan)
-        for found in _ANY_PLACEHOLDER.finditer(each):
+        for found in _ANY_PLACEHOLDER.finditer(each, 0, each.rfind("}}") + 2):  # behind the last no match can end
             if found[1].strip().startswith("input") and not _PLACEHOLDER.fullmatch(found[0]):
                 raise BadPlan(f"{found[0][:40]} in task {number} does not name a field: write {{{{input.field}}}}")
     return tuple(value)
