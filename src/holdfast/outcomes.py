@@ -83,6 +83,8 @@ class Discard(Exception):
 class Snooze(Exception):
     """Come back after a while; costs no attempt."""
 
+    error_type = "snoozed"  # of the reason, where attempts are stored
+
     def __init__(self, delay: Duration, reason: str = "") -> None:
         super().__init__(reason or f"snoozed for {delay}")
         self.delay_us = durations.microseconds(delay)

@@ -67,6 +67,7 @@ async def test_a_day_begins_anew(provided: Labs) -> None:
         await lab.clock.advance("24h")
         await settle(lab, run)
         assert (await run.result()).text == "hello"
+        assert "budget" in {span.name for span in await run.waterfall() if span.kind == "wait"}
 
 
 @pytest.mark.parametrize("allowed", [True, False])

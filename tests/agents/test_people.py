@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from holdfast import Holdfast, Limits, ToolContext
 from holdfast.agents.api.run import Run
@@ -205,6 +206,27 @@ async def test_arguments_that_do_not_fit_and_a_second_opinion_are_refused(labs: 
     await shop.hf.approve(inquiry.id, input={"number": "A1", "amount": "40"})
     await lab.drain()
     assert shop.paid == [("A1", Decimal("40"))]
+
+
+def large_enough(size: int) -> int:
+    if size < 42:
+        raise ValueError("these shoes do not fit: they are too small")
+    return size
+
+
+async def test_what_a_tool_says_of_changed_arguments_is_shown_whole(labs: Labs) -> None:
+    hf = Holdfast("sqlite:////nowhere/at-all.db")
+
+    @hf.tool(approve=True)
+    def send(size: Annotated[int, AfterValidator(large_enough)]) -> str:
+        """Send shoes."""
+        return "sent"
+
+    agent = hf.agent("shop", model="scripted:", tools=[send])
+    lab = await labs.use(hf, Script(call("send", size=43), say("done")))
+    inquiry = await asked(lab, await agent.enqueue("Shoes"))
+    with pytest.raises(UsageError, match=r"do not fit tool:send: size: .*these shoes do not fit: they are too small"):
+        await hf.approve(inquiry.id, input={"size": 40})
 
 
 async def test_a_rule_that_fails_asks(labs: Labs) -> None:

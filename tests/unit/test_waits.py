@@ -13,9 +13,16 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
-def held(begin: float, end: float | None, outcome: str | None = None, message: str = "") -> HeldInterval:
+def held(
+    begin: float, end: float | None, outcome: str | None = None, message: str = "", type: str = "snoozed"
+) -> HeldInterval:
     return HeldInterval(
-        worker="w1", outcome=outcome, message=message, started_at=at(begin), ended_at=None if end is None else at(end)
+        worker="w1",
+        outcome=outcome,
+        error_type=type,
+        message=message,
+        started_at=at(begin),
+        ended_at=None if end is None else at(end),
     )
 
 
@@ -40,9 +47,8 @@ def test_a_lost_worker_is_named_as_the_reason() -> None:
 
 
 def test_a_snooze_says_what_it_waited_for() -> None:
-    found = waits(
-        at(0), at(9), at(9), [held(0, 2, "snoozed", "the provider failed"), held(3, 4, "snoozed", "Budget x")]
-    )
+    provider = held(0, 2, "snoozed", "the provider failed: budget_tokens is over its budget")
+    found = waits(at(0), at(9), at(9), [provider, held(3, 4, "snoozed", "all is spent", "over_budget")])
     assert told(*found) == [("lane", 2, 3), ("budget", 4, 9)]
 
 

@@ -42,6 +42,7 @@ class HeldStretch(NamedTuple):
 
     job: int
     outcome: str | None
+    error_type: str | None
     message: str | None
     started_at: int
     ended_at: int | None

@@ -143,7 +143,7 @@ class ToolSignature(Signature):
         """The arguments of which the model sees only the name."""
         return [each.name for each in self._parameters if each.annotation is inspect.Parameter.empty]
 
-    def _misfit(self, why: str) -> str:
+    def _refusal(self, why: str) -> str:
         """The model reads this."""
         return f"the arguments of tool {self._kind.removeprefix(TOOL_KIND)!r} do not fit: {why}"
 

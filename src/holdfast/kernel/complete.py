@@ -101,7 +101,7 @@ def ending(  # noqa: PLR0917  called for every job, from one place
         case Cancel():
             return end("cancelled", State.CANCELLED, error=trouble("cancelled", outcome.reason))
         case Snooze():
-            why = trouble("snoozed", outcome.reason) if outcome.reason else None
+            why = trouble(outcome.error_type, outcome.reason) if outcome.reason else None
             return end("snoozed", _later(outcome.delay_us), delay_us=outcome.delay_us, counted=0, error=why)
         case _:
             assert_never(outcome)

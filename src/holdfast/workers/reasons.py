@@ -32,7 +32,9 @@ def without_secrets(outcome: Written, cap: int) -> Written:
         case Cancel() | Discard():
             return type(outcome)(redacted(outcome.reason, cap))
         case Snooze():
-            return Snooze(f"{outcome.delay_us}us", redacted(outcome.reason, cap))
+            shown = Snooze(f"{outcome.delay_us}us", redacted(outcome.reason, cap))
+            shown.error_type = outcome.error_type
+            return shown
         case _:
             return outcome
 

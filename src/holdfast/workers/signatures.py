@@ -72,10 +72,18 @@ class Signature:
         except ValueError as problem:
             if not _is_complaint(problem):
                 raise
-            raise BadPayload(self._misfit(_first(problem))) from None
+            raise BadPayload(self._refusal(_first(problem))) from None
         return self._named(checked)
 
-    def _misfit(self, why: str) -> str:
+    def misfit(self, payload: Any) -> str | None:
+        """What is wrong with these arguments, which may have been written by a person; None when they fit."""
+        try:
+            self._validate(payload)
+        except (ValueError, TypeError) as problem:
+            return _first(problem) if _is_complaint(problem) else str(problem)
+        return None
+
+    def _refusal(self, why: str) -> str:
         return f"stored arguments of job {self._kind!r} do not fit: {why}"
 
     def read(self, text: str) -> dict[str, Any]:
@@ -114,9 +122,8 @@ class Signature:
         try:
             self._result.model_validate(stored)
         except ValueError as problem:
-            where = _first(problem).removeprefix("value") if _is_complaint(problem) else ""
-            if where.startswith(".") and not _is_union(self._returns):
-                return f"{said}: {where[1:]}"
+            if _is_complaint(problem) and len(_place(problem)) > 1 and not _is_union(self._returns):
+                return f"{said}: {_first(problem, inside=1)}"
         return f"{said}."
 
     def decode_result(self, value: Any) -> Any:
@@ -246,8 +253,13 @@ def _is_complaint(problem: Exception) -> bool:
     return isinstance(problem, ValidationError)
 
 
-def _first(problem: Any) -> str:
-    """The first complaint of a validation error, as one line."""
+def _place(problem: Any) -> tuple[int | str, ...]:
+    """Where the first complaint of a validation error is."""
+    return tuple(problem.errors(include_url=False)[0]["loc"])
+
+
+def _first(problem: Any, *, inside: int = 0) -> str:
+    """The first complaint of a validation error, as one line; its place begins `inside` so many fields."""
     error = problem.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in error["loc"])
+    place = ".".join(str(part) for part in _place(problem)[inside:])
     return f"{place}: {error['msg']}."

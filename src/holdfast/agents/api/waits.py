@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
+from holdfast.agents.money.budgets import BudgetWait
+
 Cause = Literal["queue", "session", "lane", "budget", "person", "batch", "retry"]
 
 _SHORTEST = timedelta(milliseconds=1)
@@ -28,6 +30,7 @@ class HeldInterval:
 
     worker: str
     outcome: str | None
+    error_type: str | None
     message: str
     started_at: datetime
     ended_at: datetime | None
@@ -92,8 +95,8 @@ def _after(begin: datetime, held: Sequence[HeldInterval]) -> tuple[Cause, str]:
         case "lost":
             return "queue", f"worker {last.worker if last else ''} was lost, and no other had taken it yet"
         case "snoozed":
-            said = last.message if last else ""
-            return ("budget" if "budget" in said.lower() else "lane"), said or "it was put off"
+            over = last is not None and last.error_type == BudgetWait.error_type
+            return ("budget" if over else "lane"), (last.message if last else "") or "it was put off"
         case "retried":
             return "retry", f"it is tried again after: {last.message if last else ''}"
         case _:

@@ -114,6 +114,7 @@ def _stretch(row: HeldStretch) -> HeldInterval:
     return HeldInterval(
         worker=row.worker,
         outcome=row.outcome,
+        error_type=row.error_type,
         message=row.message or "",
         started_at=moment(row.started_at),
         ended_at=moment(row.ended_at),

@@ -17,6 +17,7 @@ from holdfast.agents.statements import RunsSql
 from holdfast.durations import show
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
+from holdfast.outcomes import Snooze
 
 DAY_US = 86_400_000_000
 SUMMARY = 0  # in the place of a turn's number: the call of a summariser
@@ -36,6 +37,12 @@ class Over(NamedTuple):
     policy: str
     wait_us: int  # until it is worth another look, where it is waited for
     portion: int = 0  # how much a person may let pass: as much again, and the call that was asked for
+
+
+class BudgetWait(Snooze):
+    """The run waits for the next period of its budget. Its attempt is stored under this type, whatever it says."""
+
+    error_type = "over_budget"
 
 
 class BudgetedCall(NamedTuple):

@@ -21,7 +21,7 @@ from holdfast.agents.states import INQUIRY, InquiryState
 from holdfast.agents.tools import Tool
 from holdfast.changes import changing
 from holdfast.durations import Duration
-from holdfast.errors import BadPayload, NotFound, UsageError
+from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.database import Transaction, reading
 from holdfast.values.page import Page, place
 
@@ -65,10 +65,7 @@ class Rulings(Reaching):
         problem = None if spec is None else misfit(spec.schema, input)
         definition = self._app.registry.definitions.get(TOOL_KIND + row.name)
         if problem is None and definition is not None:
-            try:
-                definition.signature.decode(input)
-            except (ValueError, TypeError, BadPayload) as complaint:
-                problem = str(complaint).rpartition("do not fit: ")[2]
+            problem = definition.signature.misfit(input)
         if problem is not None:
             raise UsageError(f"these arguments do not fit {TOOL_KIND}{row.name}: {problem.removesuffix('.')}.")
 

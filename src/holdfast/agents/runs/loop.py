@@ -30,7 +30,7 @@ from holdfast.agents.definition import AgentSpec, Mode
 from holdfast.agents.events.journal import Journal, Piece
 from holdfast.agents.keys import handed_back
 from holdfast.agents.model_access import Models, make_ready
-from holdfast.agents.money.budgets import Over
+from holdfast.agents.money.budgets import BudgetWait, Over
 from holdfast.agents.money.cost import spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
 from holdfast.agents.money.reservation import most_nano
@@ -306,7 +306,7 @@ class _Turn:
     async def _over(self, over: Over) -> Outcome | None:
         """The next call does not fit into a budget any more."""
         if over.policy == "wait":
-            return Snooze(f"{over.wait_us}us", over.words)
+            return BudgetWait(f"{over.wait_us}us", over.words)
         if is_tree(over.budget):
             return await self._limited("cost", over.words, ask=self._asks(), over=over)
         if over.policy not in ("end", "ask"):

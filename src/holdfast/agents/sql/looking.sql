@@ -34,7 +34,8 @@ limit :limit;
 
 -- name: stretches :many
 -- When workers had these jobs: the attempts that ended, and those under way, which have no outcome.
-select s.job, s.outcome, substr(s.error ->> 'message', 1, 1000) as message, s.started_at, s.ended_at,
+select s.job, s.outcome, s.error ->> 'type' as error_type, substr(s.error ->> 'message', 1, 1000) as message,
+    s.started_at, s.ended_at,
     coalesce((select w.name || ':' || cast(w.pid as text) from holdfast.worker w where w.seq = s.worker),
         cast(s.worker as text)) as worker
 from (
