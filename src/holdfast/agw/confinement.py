@@ -78,7 +78,7 @@ def _prlimit() -> str | None:
 
 
 def _box(sandbox: str, path: str, folder: str, shown: Sequence[str]) -> list[str]:
-    """bubblewrap, in which only what is named here can be seen: no home, no data, no secrets, whoever the user is."""
+    """bubblewrap, in which only what is named here can be seen: no home, no data and no secrets, for root too."""
     seen: list[str] = []
     for each in _PROGRAMS:
         if Path(each).is_symlink():
