@@ -23,6 +23,7 @@ from holdfast.kernel.drivers.sqlite_file import add_functions
 from holdfast.kernel.sql import Statement, catalogue, split
 from holdfast.kernel.statements import GROUPS as KERNEL
 from holdfast.kernel.statements import (
+    BrokersSql,
     CancelSql,
     CrowdSql,
     JobsSql,
@@ -56,6 +57,7 @@ EXPECTED: dict[Statement, set[str]] = {
     ListingSql.jobs_beside: {"job_id"},
     LanesSql.candidates: {"ready_pkey"},
     LeasesSql.renew: {"lease_pkey"},
+    BrokersSql.find_noted: {"lease_pkey"},
     WaitingSql.hold: {"lease_pkey"},
     WaitingSql.wake: {"later_due", "later_pkey"},
     WaitingSql.find_overdue: {"ready_deadline", "later_deadline", "job_pkey"},

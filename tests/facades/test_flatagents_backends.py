@@ -26,7 +26,7 @@ from holdfast.facades.flatagents import (
 from holdfast.facades.flatagents.redis_backends import RedisWorkBackend, Server
 from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
 from holdfast.facades.flatagents.work import HoldfastWorkBackend, HoldfastWorkPool, acting
-from tests.facades.test_leases import SHORT, patiently
+from tests.facades.test_leases import SHORT, patiently, repeating
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +65,18 @@ def pool(backends: tuple[HoldfastRegistrationBackend, HoldfastWorkBackend]) -> H
 
 def ids(workers: list[Any]) -> set[str]:
     return {worker.worker_id for worker in workers}
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres", "memory"])  # on Redis the gateway knows what it has claimed
+def test_an_item_whose_claim_was_answered_with_another_goes_back(
+    pool: HoldfastWorkPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [pool.push({"n": number}) for number in range(2)]
+    monkeypatch.setattr(pool._store, "transact", repeating(pool._store.transact))
+    second, first = pool.claim("w1"), pool.claim("w1")
+    assert first is not None
+    assert second is not None
+    assert [first.id, second.id] == items
 
 
 def test_fa_01_a_registered_worker_is_active_and_listed(registry: HoldfastRegistrationBackend) -> None:

@@ -96,6 +96,27 @@ def test_ua_02_a_live_lease_is_refused_to_others_and_to_its_owner(run: RuntimeDb
     assert acquire_run_lease(run, "run_1", "worker_1", 60) is False
 
 
+def test_a_lease_whose_grant_was_lost_is_to_be_had_again(run: RuntimeDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner was told that it could not be had."""
+    monkeypatch.setattr(run.runs, "_transact", repeating(run.runs._transact))
+    assert acquire_run_lease(run, "run_1", "worker_1", 60) is False
+    assert acquire_run_lease(run, "run_1", "worker_1", 60) is True
+    assert [each["status"] for each in list_run_attempts(run, "run_1")] == ["released"]
+
+
+def repeating(transact: Any) -> Any:
+    """As drivers do where an answer is lost: the first operation is run again, after it was committed."""
+    asked: list[Any] = []
+
+    async def lossy(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
+        asked.append(operation)
+        if len(asked) == 1:
+            await transact(operation, *args, **kwargs)
+        return await transact(operation, *args, **kwargs)
+
+    return lossy
+
+
 def test_ua_03_a_lease_that_ran_out_is_taken_over_with_a_greater_token(run: RuntimeDb) -> None:
     """No worker is alive: who takes the run expires it."""
     assert acquire_run_lease(run, "run_1", "worker_1", SHORT)

@@ -21,6 +21,21 @@ WORKERS: Final = (
         ("workers/test_self_fencing.py::test_a_lease_is_renewed_from_when_the_heartbeat_was_begun",),
     ),
     Mutant(
+        "claim without an answer kept",
+        "a job that a claim took whose answer was lost waits for the end of its lease, although its holder lives",
+        (Words("find_noted", "and k.claimed_at = n.claimed_at", "and false"),),
+        (
+            "workers/test_lost_claims.py::test_a_job_that_a_broker_took_without_hearing_of_it_goes_back",
+            "resp/test_lost_jobs.py::test_a_job_whose_claim_was_never_answered_goes_back_at_once",
+        ),
+    ),
+    Mutant(
+        "claim known by its token alone",
+        "a claim that was never committed takes the job away from who has it since",
+        (Words("find_noted", "and k.claimed_at = n.claimed_at", ""),),
+        ("workers/test_lost_claims.py::test_a_claim_that_was_never_committed_costs_nobody_the_job",),
+    ),
+    Mutant(
         "cancelled connection used again",
         "a connection whose call was cancelled goes back into the pool",
         (

@@ -6,19 +6,24 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import apsw
 import psycopg
 import pytest
 
+from holdfast import Holdfast
+from holdfast.errors import StoreUnavailable
+from holdfast.resp.claims import claim_asked
 from holdfast.resp.renewal import LeaseRenewal
 from holdfast.resp.server import RespServer
 from tests.conftest import Place
-from tests.resp.conftest import Connect
+from tests.resp.conftest import Connect, Serve
 from tests.resp.test_jobs import popped, status, submitted, without_sweep
 from tests.resp.test_workers import registered, worker
-from tests.support.apps import eventually
+from tests.support.apps import eventually, settings_with
 from tests.support.past_kernel import query
+from tests.support.proxy import Proxy
 
 MINUTE_US = 60_000_000
 
@@ -158,3 +163,46 @@ REPORTS = (
     ("JOB.RELEASE", "TOKEN"),
     ("JOB.PROGRESS", "TOKEN", "1"),
 )
+
+
+MARK = 987_654_321
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_a_job_whose_claim_was_never_answered_goes_back_at_once(
+    place: Place, server: RespServer, connect: Connect, gives_up: bool
+) -> None:
+    """Its lease would hold for 90 seconds, because the worker that asked for it lives."""
+    client = await registered(connect)
+    (id,) = await submitted(client)
+    database: Any = server.gateway.database
+    transact = database.transact
+    lost: list[Any] = []
+
+    async def lossy(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
+        answer = await transact(operation, *args, **kwargs)
+        if operation is not claim_asked or lost or not any(answer.leases):
+            return answer
+        lost.append(answer)
+        if gives_up:
+            raise StoreUnavailable("the store does not answer.")
+        return await transact(operation, *args, **kwargs)  # as drivers do
+
+    database.transact = lossy
+    job = await popped(client, "100")
+    assert (job["job_id"], job["attempt"], len(lost)) == (id, 1, 1)
+
+
+async def test_a_connection_that_is_cut_at_the_commit_of_a_pop_costs_its_job_nothing(
+    postgres_url: str, serve: Serve, connect: Connect
+) -> None:
+    async with Proxy(postgres_url) as proxy:
+        hf = Holdfast(proxy.url, settings=settings_with(), embedded=False)
+        port = (await serve(hf)).port
+        client = await registered(connect, port=port)
+        assert await client("LPUSH", "queue:ready", str(MARK)) == 1
+        proxy.lose_commit(str(MARK).encode())
+        assert await client("BRPOP", "queue:ready", "100") == str(MARK).encode()
+        assert proxy.lost.is_set()
+        await hf.close()

@@ -24,6 +24,7 @@ class Link:
         self._proxy = proxy
         self._ends = (client, server)
         self._withheld: bytes | None = None  # of an answer that is to be lost
+        self._brought = False  # the news whose commit is to be lost
         self.silent = False
 
     async def pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, request: bool) -> None:
@@ -54,6 +55,8 @@ class Link:
         if self._proxy.losing is not None and self._proxy.losing in data:
             self._proxy.losing = None
             self._withheld = b""
+        if self._brought and b"COMMIT" in data:
+            self._withheld = b""
         return True
 
     def _answers(self, data: bytes) -> bool:
@@ -62,6 +65,9 @@ class Link:
             self._proxy.lost.set()
             self.cut()
             return False
+        if self._proxy.losing_commit is not None and self._proxy.losing_commit in data:
+            self._proxy.losing_commit = None
+            self._brought = True
         if self._withheld is None:
             return True
         self._withheld += data
@@ -86,6 +92,7 @@ class Proxy:
         self.forbade = asyncio.Event()
         self.losing: bytes | None = None
         self.losing_news: bytes | None = None
+        self.losing_commit: bytes | None = None
         self.lost = asyncio.Event()
         self._port = 0  # any that is free
 
@@ -108,6 +115,11 @@ class Proxy:
         """When the next answer has these bytes, cut its link instead of passing it on."""
         self.lost.clear()
         self.losing_news = of
+
+    def lose_commit(self, of: bytes) -> None:
+        """When the transaction whose next answer has these bytes is committed, cut its link instead of saying so."""
+        self.lost.clear()
+        self.losing_commit = of
 
     async def start(self) -> None:
         """Listen; again after `close`, at the same address."""

@@ -531,7 +531,8 @@ async def test_nothing_of_a_paused_queue_is_claimed(hf: Holdfast) -> None:
 async def test_an_answer_that_comes_as_a_claim_ends_is_not_forgotten(end: str) -> None:
     """A process that stood still finds in one moment that the time of a call is over and that its answer is there."""
     returned: list[Any] = []
-    waiters = Waiters(None, None, None, accept=lambda *_: None, give_back=returned.append)  # type: ignore[arg-type]
+    ports: Any = None
+    waiters = Waiters(ports, ports, ports, accept=lambda *_: None, give_back=returned.append, returned=lambda _: None)
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
     waiter = Waiter(lambda: 1, Takes(None, frozenset()), 1, 1, lambda: 1, lambda _: None, patient=True, answer=answer)

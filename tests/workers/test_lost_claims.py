@@ -1,8 +1,10 @@
-"""A claim whose answer was lost: its heartbeat tells the worker what it has without knowing, and it hands that back."""
+"""A claim whose answer was lost: its heartbeat tells the worker what it has without knowing, and it hands that back.
+A broker knows what its claim had taken before the commit, and hands back what no answer named."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.kernel import claim
+from holdfast.errors import StoreUnavailable
+from holdfast.kernel import brokers, claim
 from holdfast.kernel.leases import return_unnamed
 from tests.support.apps import MakeApp, eventually, happens, outcomes, settings_with, working
 from tests.support.proxy import Proxy
@@ -27,6 +30,7 @@ class Wire:
         self.loses: Callable[..., Any] | None = None  # the answer to the next call of this operation that brings any
         self.lost: list[Any] = []
         self.holds: Callable[..., Any] | None = None  # the same
+        self.gives_up = False  # and the driver asks no second time
         self.held, self.go_on = asyncio.Event(), asyncio.Event()
         self.asked: list[str] = []
         database: Any = core_of(app).runtime().database
@@ -38,6 +42,8 @@ class Wire:
         answer = await self._transact(operation, *args, **kwargs)
         if operation is self.loses and answer:
             self.loses, self.lost = None, answer
+            if self.gives_up:
+                raise StoreUnavailable("the store does not answer.")
             return await self.transact(operation, *args, **kwargs)  # as drivers do
         if operation is self.holds and answer:
             self.holds = None
@@ -131,6 +137,65 @@ async def test_what_a_worker_dropped_itself_is_left_to_the_sweep(make_app: MakeA
     assert "released" not in await outcomes(app, job.id)
 
 
+@pytest.mark.both
+@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("call", ["claim", "take"])
+async def test_a_job_that_a_broker_took_without_hearing_of_it_goes_back(
+    make_app: MakeApp, call: str, gives_up: bool
+) -> None:
+    app = make_app(embedded=False)
+    job = await app.enqueue("work")
+    async with app.broker(queues=["default"]) as broker:
+        wire = Wire(app)
+        wire.loses, wire.gives_up = (brokers.claim_for if call == "claim" else brokers.take), gives_up
+        if call == "take":
+            with contextlib.suppress(StoreUnavailable):
+                assert await broker.take(job.id) is None
+        lease = await broker.claim(block="100s")
+        assert lease is not None
+        await lease.complete("done")
+    assert wire.lost
+    assert await outcomes(app, job.id) == ["released", "succeeded"]
+    assert (await app.jobs.get(job.id)).rescues == 0
+
+
+@pytest.mark.both
+async def test_what_another_call_took_meanwhile_stays_its_own(make_app: MakeApp) -> None:
+    app = make_app(embedded=False)
+    lost, kept = await app.enqueue("work"), await app.enqueue("work")
+    async with app.broker(queues=["default"], slots=3) as broker:
+        wire = Wire(app)
+        wire.holds = brokers.take
+        taking = asyncio.create_task(broker.take(kept.id))
+        await happens(wire.held)
+        wire.loses = brokers.claim_for
+        again = await broker.claim(block="100s")
+        assert (again is not None and again.id, wire.asked.count("return_untold")) == (lost.id, 1)
+        wire.go_on.set()
+        taken = await taking
+        assert taken is not None
+        await taken.complete("mine")
+    assert await outcomes(app, kept.id) == ["succeeded"]
+
+
+@pytest.mark.both
+async def test_a_claim_that_was_never_committed_costs_nobody_the_job(make_app: MakeApp) -> None:
+    """Somebody else has it since, under the same token."""
+    app = make_app(embedded=False)
+    job = await app.enqueue("work")
+    async with app.broker(queues=["default"]) as broker:
+        lease = await broker.claim()
+        assert lease is not None
+        database = core_of(app).runtime().database
+        (row,) = await database.transact(brokers.leases_of, broker.seq)
+        untold = brokers.Untold()
+        with untold.noting() as notes:
+            notes.took([row.lease._replace(claimed_at=row.lease.claimed_at - 1)])
+        assert await untold.give_back(database) == 0
+        await lease.complete("mine")
+    assert await outcomes(app, job.id) == ["succeeded"]
+
+
 @pytest.fixture
 async def proxied(postgres_url: str) -> AsyncIterator[tuple[Holdfast, Proxy]]:
     async with Proxy(postgres_url) as proxy:
@@ -153,6 +218,20 @@ async def test_a_connection_that_is_cut_after_a_claim_costs_its_jobs_nothing(pro
         assert [await job.result() for job in jobs] == [MARK + 1] * 3
     assert {(await app.jobs.get(job.id)).rescues for job in jobs} == {0}
     assert "released" in await outcomes(app, jobs[0].id)
+
+
+async def test_a_connection_that_is_cut_at_a_brokers_commit_costs_its_jobs_nothing(
+    proxied: tuple[Holdfast, Proxy],
+) -> None:
+    app, proxy = proxied
+    job = await app.enqueue("work", MARK)
+    async with app.broker(queues=["default"]) as broker:
+        proxy.lose_commit(str(MARK).encode())
+        lease = await broker.claim(block="100s")
+        assert lease is not None
+        assert proxy.lost.is_set()
+        await lease.complete("done")
+    assert await outcomes(app, job.id) == ["released", "succeeded"]
 
 
 async def holds(worker: Any, number: int) -> bool:

@@ -105,8 +105,10 @@ class Hub:
         self._members: dict[int, Member] = {}
         self._kept: dict[Key, KeptLease] = {}
         self.routes = BrokerRoutes(database, settings)
-        self.waiters = Waiters(database, ports, self.routes, accept=self._accept, give_back=self._give_back)
         self.telling = WorkerTelemetry(ports, self.id)
+        self.waiters = Waiters(
+            database, ports, self.routes, accept=self._accept, give_back=self._give_back, returned=self._on_returned
+        )
         self._member = Membership(database, ports, settings, self.telling, relinked=self.waiters.work.set)
         self._endings = Endings(database, ports, self.telling, batch=settings.batch, settled=self._on_settled)
         self._sweeper = Sweeper(database, ports, settings)
@@ -169,6 +171,8 @@ class Hub:
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, *([self._mending] if self._mending else ()), return_exceptions=True)
+        with contextlib.suppress(Unavailable):  # they come back when their leases end
+            await self.waiters.give_back_untold()
         async with self._moving:
             await self._let_go(list(self._members.values()))
         await self._lifeline.stop()
@@ -268,10 +272,17 @@ class Hub:
         sent_at = self.ports.clock.monotonic()
         judge = partial(serves, queues=broker.takes.queues, capabilities=broker.takes.capabilities)
         try:
-            lease = await self._database.transact(take, broker.seq, id, broker.ttl_us, serves=judge)
+            with self.waiters.untold.noting() as notes:
+                lease = await self._database.transact(take, broker.seq, id, broker.ttl_us, serves=judge, notes=notes)
+                notes.named([] if lease is None else [lease.held])
             return None if lease is None else self._accept(lease, sent_at)
         finally:
             _reserve(broker, -1)
+            if self.waiters.untold:
+                self.waiters.work.set()  # before the next claim they go back
+
+    def _on_returned(self, jobs: int) -> None:
+        self.telling.returned(self._member.row.seq, jobs)
 
     def _unwanted(self, taking: asyncio.Task[KeptLease | None]) -> None:
         """Who wanted it has gone."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from holdfast.brokers.routes import BrokerRoutes, Takes
 from holdfast.clock import Ports
-from holdfast.kernel.brokers import Claimer, claim_for
+from holdfast.kernel.brokers import Claimer, Untold, claim_for
 from holdfast.kernel.claim import heads
 from holdfast.kernel.database import Database
 from holdfast.kernel.rows import Lease
@@ -48,13 +48,17 @@ class Waiters:
         *,
         accept: Callable[[Lease, float], object],
         give_back: Callable[[Lease], None],
+        returned: Callable[[int], None],
     ) -> None:
-        """`accept` is told each lease before its call is answered, `give_back` is given those whose call has gone."""
+        """`accept` is told each lease before its call is answered, `give_back` is given those whose call has gone, and
+        `returned` is told how many jobs went back because the answer to a claim was lost."""
         self._database = database
         self._ports = ports
         self._routes = routes
         self._accept = accept
         self._give_back = give_back
+        self._returned = returned
+        self.untold = Untold()
         self._waiting: dict[Waiter, None] = {}
         self.work = asyncio.Event()  # somebody may be served
         self.probed = True
@@ -98,12 +102,17 @@ class Waiters:
             await self.work.wait()
             self.work.clear()
             try:
+                await self.give_back_untold()
                 await self._look_around()
                 while ready := self._ready():
                     await self._serve(ready)
             except Exception as problem:
                 self._refuse(problem)
                 raise
+
+    async def give_back_untold(self) -> None:
+        if given := await self.untold.give_back(self._database):
+            self._returned(given)
 
     def _refuse(self, problem: Exception) -> None:
         """The store did not answer: who does not wait is told so, the others wait on."""
@@ -143,13 +152,18 @@ class Waiters:
         sent_at = self._ports.clock.monotonic()
         try:
             claimers = await self._claimers(ready)
-            leases = await self._database.transact(claim_for, [claimer for claimer in claimers if claimer.routes])
+            with self.untold.noting() as notes:
+                asked = [claimer for claimer in claimers if claimer.routes]
+                leases = await self._database.transact(claim_for, asked, notes)
+                notes.named(lease.held for lease in leases)
         finally:
             for waiter, wants in ready:
                 waiter.served = waiter.fresh = False
                 waiter.reserve(-wants)
         for lease in leases:
             self._accept(lease, sent_at)
+        if self.untold:
+            self.work.set()  # before the next claim they go back
         self._hand_out([(waiter, claimer) for (waiter, _), claimer in zip(ready, claimers, strict=True)], leases)
         if len(leases) < sum(claimer.n for claimer in claimers):
             await self._probe({route for claimer in claimers for route in claimer.routes}, idle=not leases)

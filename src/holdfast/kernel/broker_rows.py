@@ -130,6 +130,19 @@ class Taking(NamedTuple):
     ttl_us: int
 
 
+class Noted(NamedTuple):
+    """What tells a lease from any other that a job has had: a claim that is undone leaves its token to the next one."""
+
+    seq: int
+    epoch: int
+    token: int
+    claimed_at: int
+
+    @classmethod
+    def of(cls, lease: Lease) -> Noted:
+        return cls(lease.seq, lease.epoch, lease.token, lease.claimed_at)
+
+
 class Sought(NamedTuple):
     """A job that somebody wants by its id, and where it stands."""
 

@@ -2,24 +2,30 @@
 
 A token binds to the lease, not to a process: any caller that names it may write. The statement that takes a job tests
 that its holder is active, so nobody takes anything after it was told to drain.
+
+If the answer to a claim is lost, its caller does not know what it holds, and nobody would renew or end it. A worker
+finds that out by its heartbeat (`leases.return_unnamed`), because no other process holds anything under its number. The
+owners here may live in several processes. So the calls of this module note what they take before it is committed, and
+`Untold` gives back what no answer named.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.kernel.broker_rows import Offer, OwnedLease, Sought, Taking, Transferred, Want
+from holdfast.kernel.broker_rows import Noted, Offer, OwnedLease, Sought, Taking, Transferred, Want
 from holdfast.kernel.complete import complete_and_settle, error_json, release
-from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.database import Transacting, Transaction, reading, single
 from holdfast.kernel.families import lock_anchors, lock_jobs, settle
 from holdfast.kernel.flow_rows import Candidate
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import admitted
 from holdfast.kernel.leases import ERRORS
-from holdfast.kernel.rows import Ended, Lease, Moved, Route
+from holdfast.kernel.rows import Ended, Held, Lease, Moved, Route
 from holdfast.kernel.statements import BrokersSql, LeasesSql
 from holdfast.kernel.states import State
 
@@ -39,7 +45,60 @@ class Claimer(NamedTuple):
     tenant: str | None = None  # None: jobs of any tenant
 
 
-async def claim_for(tx: Transaction, claimers: Sequence[Claimer]) -> list[Lease]:
+class Untold:
+    """What a process may have taken without knowing it, because an answer was lost."""
+
+    def __init__(self) -> None:
+        self._left: list[Lease] = []
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[TakenNotes]:
+        """For one call: give its notes to the operation, and tell them what the answer named."""
+        notes = TakenNotes()
+        try:
+            yield notes
+        finally:
+            self._left += notes.unnamed()
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    async def give_back(self, database: Transacting) -> int:
+        """Give back what was noted and not named; how many jobs that were. What was never committed is not there."""
+        left = self._left[:]
+        if not left:
+            return 0
+        given = await database.transact(return_untold, left)
+        del self._left[: len(left)]
+        return given
+
+
+class TakenNotes:
+    def __init__(self) -> None:
+        self.taken: list[Lease] = []  # by a driver's thread; also what it took before it ran the operation again
+        self._named: set[Held] = set()
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        self.taken += leases
+
+    def named(self, held: Iterable[Held]) -> None:
+        self._named.update(held)
+
+    def unnamed(self) -> list[Lease]:
+        return [lease for lease in self.taken if lease.held not in self._named]
+
+
+async def return_untold(tx: Transaction, leases: Sequence[Lease]) -> int:
+    """Give back those of these leases that are there, whoever holds them now; how many jobs that were."""
+    noted = sorted({Noted.of(lease) for lease in leases})
+    found = await tx.many(BrokersSql.find_noted, noted=noted)
+    if not found:
+        return 0
+    parents = sorted({lease.parent for lease in found if lease.parent is not None})
+    return len(await complete_and_settle(tx, [release(lease) for lease in found], parents))
+
+
+async def claim_for(tx: Transaction, claimers: Sequence[Claimer], notes: TakenNotes | None = None) -> list[Lease]:
     """Serve many who wait, in their order, by statements whose number does not depend on theirs.
 
     A job goes to the first who can take it. A short answer does not mean that nothing is left: ask `heads`.
@@ -54,6 +113,8 @@ async def claim_for(tx: Transaction, claimers: Sequence[Claimer]) -> list[Lease]
     if any(offer.lane is not None for offer in offers):
         takings = await _let_through(tx, offers, takings)
     leases = await tx.many(BrokersSql.take_for, takings=takings) if takings else []
+    if notes is not None:
+        notes.took(leases)
     return sorted(leases, key=attrgetter("place"))
 
 
@@ -114,7 +175,13 @@ def _candidate(job: Offer | Sought) -> Candidate:
 
 
 async def take(
-    tx: Transaction, worker: int, id: JobId, ttl_us: int, *, serves: Callable[[Route], bool] = lambda _: True
+    tx: Transaction,
+    worker: int,
+    id: JobId,
+    ttl_us: int,
+    *,
+    serves: Callable[[Route], bool] = lambda _: True,
+    notes: TakenNotes | None = None,
 ) -> Lease | None:
     """Take that very job if it can be claimed now; None when it cannot.
 
@@ -127,6 +194,8 @@ async def take(
     if (job.lapsed or job.due or job.lane is not None) and not await _made_claimable(tx, id, job):
         return None
     taken = await tx.many(BrokersSql.take_for, takings=[Taking(job.seq, worker, ttl_us)])
+    if notes is not None:
+        notes.took(taken)
     return taken[0] if taken else None
 
 

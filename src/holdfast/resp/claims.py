@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.kernel.brokers import Claimer, claim_for
+from holdfast.kernel.brokers import Claimer, TakenNotes, claim_for
 from holdfast.kernel.database import Transaction, short
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Lease
@@ -40,7 +40,9 @@ class Claimed(NamedTuple):
 
 
 @short
-async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int) -> Claimed:
+async def claim_asked(
+    tx: Transaction, asks: Sequence[ClaimAsk], notes: TakenNotes | None = None, *, ttl_us: int
+) -> Claimed:
     """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
     epochs = {ask.epoch for ask in asks}
     holders = await tx.many(HoldersSql.lock_holders, workers=sorted({epoch.worker for epoch in epochs}))
@@ -50,7 +52,7 @@ async def claim_asked(tx: Transaction, asks: Sequence[ClaimAsk], *, ttl_us: int)
     claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders})
     for turn in range(max((len(ask.turns) for ask in asks), default=0)):
         claimers = _claimers(asks, claimed, turn, ttl_us)
-        for lease in await claim_for(tx, claimers) if claimers else []:
+        for lease in await claim_for(tx, claimers, notes) if claimers else []:
             _give(lease, asks, claimed, turn)
     planned = [lease.id for given in claimed.leases for lease in given if lease.kind == KIND]
     if planned:

@@ -9,6 +9,7 @@ comes back when its lease ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import logging
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from holdfast.brokers.routes import BrokerRoutes, Takes
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
+from holdfast.kernel.brokers import Untold
 from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.crowd import LOOKED
@@ -93,6 +95,7 @@ class Pops:
         self._unknown = False  # a hint has named a route that is not known yet
         self._routes = BrokerRoutes(database, settings)
         self._identities: dict[str, Identity] = {}
+        self._untold = Untold()
         self._returning: set[asyncio.Task[None]] = set()
         self.look_wanted = asyncio.Event()  # hints may have been missed
         self.delivered = Deliveries()
@@ -109,6 +112,8 @@ class Pops:
         self._database.unlisten(self._hear)
         if self._returning:
             await asyncio.wait(self._returning)
+        with contextlib.suppress(Unavailable):  # they come back when their leases end
+            await self._give_back_untold()
 
     # Who somebody is.
 
@@ -178,6 +183,11 @@ class Pops:
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
+    async def _give_back_untold(self) -> None:
+        """What claims took whose answers were lost: nobody was told of it."""
+        if given := await self._untold.give_back(self._database):
+            log.warning("%s went back: the answer to a claim was lost", plural(given, "job"))
+
     async def _give_back(self, leases: Sequence[Lease]) -> None:
         parents = sorted({lease.parent for lease in leases if lease.parent is not None})
         try:
@@ -224,6 +234,7 @@ class Pops:
             await self._work.wait()
             self._work.clear()
             try:
+                await self._give_back_untold()
                 if self._unknown:
                     self._unknown = False
                     await self._routes.learn()
@@ -267,7 +278,9 @@ class Pops:
             waiter.served, waiter.fresh = True, False
         asked_at = self._clock.monotonic()
         try:
-            claimed = await self._database.transact(claim_asked, asks, ttl_us=self._ttl_us)
+            with self._untold.noting() as notes:
+                claimed = await self._database.transact(claim_asked, asks, notes, ttl_us=self._ttl_us)
+                notes.named(lease.held for given in claimed.leases for lease in given)
         except BaseException:
             for waiter in waiters:
                 waiter.fresh = True
@@ -279,6 +292,8 @@ class Pops:
             if leases:
                 left_us = claimed.left_us[ask.epoch]
                 self._answer(waiter, [_popped(lease, ask.epoch, claimed.names, asked_at, left_us) for lease in leases])
+        if self._untold:
+            self._work.set()  # before the next claim they go back
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         left = [waiter for waiter in waiters if not waiter.answer.done()]
         for waiter in left:

@@ -47,14 +47,16 @@ async def push(tx: Transaction, jobs: list[NewJob], route: Route, fired: Sequenc
         await enqueue(tx, [job for job, _ in fired], sorted({each for _, each in fired}))
 
 
-async def claim(tx: Transaction, pool: str, who: Registration, *, again: bool) -> WorkItem | None:
+async def claim(
+    tx: Transaction, pool: str, who: Registration, notes: brokers.TakenNotes | None = None, *, again: bool
+) -> WorkItem | None:
     """The oldest item that nobody has, for this worker; with `again` the one that it has already, if there is one."""
     owner = await worker_rows.owner_for(tx, who)
     held = await brokers.leases_of(tx, owner, queue=queue_of(pool), limit=1) if again else []
     if held:
         return _claimed(held[0].lease, who.id)
     wanted = brokers.Claimer(owner, frozenset({route_of(pool).id}), 1, worker_rows.LASTING_US)
-    leases = await brokers.claim_for(tx, [wanted])
+    leases = await brokers.claim_for(tx, [wanted], notes)
     return _claimed(leases[0], who.id) if leases else None
 
 

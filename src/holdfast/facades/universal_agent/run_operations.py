@@ -73,7 +73,9 @@ async def attempts(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     return [{**each, "canonical": each["attempt_number"] == best} for each in found]
 
 
-async def acquire(tx: Transaction, run_id: str, owner: Registration, ttl_us: int) -> bool:
+async def acquire(
+    tx: Transaction, run_id: str, owner: Registration, ttl_us: int, notes: brokers.TakenNotes | None = None
+) -> bool:
     """Take the run for an owner, if it can be had now. What cannot be had is not touched."""
     seen = await look(tx, run_id)
     if seen is None or seen.job is None or seen.ended:
@@ -82,7 +84,7 @@ async def acquire(tx: Transaction, run_id: str, owner: Registration, ttl_us: int
     if job.state == State.RUNNING and (job.lease_until or 0) > await queries.now(tx):
         return False
     who = await register_owner(tx, owner, ttl_us=ttl_us)
-    return await brokers.take(tx, who.seq, job.id, ttl_us) is not None
+    return await brokers.take(tx, who.seq, job.id, ttl_us, notes=notes) is not None
 
 
 async def heartbeat(tx: Transaction, run_id: str, owner: str, ttl_us: int, *, ceiling_us: int) -> bool:

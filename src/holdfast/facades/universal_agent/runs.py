@@ -21,6 +21,7 @@ from holdfast.facades.universal_agent.run_words import SeenRun
 from holdfast.facades.universal_agent.seconds import is_seconds
 from holdfast.jobs import JobFunction
 from holdfast.kernel import codec
+from holdfast.kernel.brokers import Untold
 from holdfast.kernel.complete import RELEASED, error_json
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
@@ -61,6 +62,7 @@ class Runs:
     def __init__(self, app: Holdfast) -> None:
         self._core = core_of(app)
         self._function = declare(app, unplayed)
+        self._untold = Untold()
 
     async def queue(
         self, run_id: str, prompt: str, workspace_dir: str | None = None, max_iterations: int | None = None
@@ -114,7 +116,13 @@ class Runs:
     async def acquire(self, run_id: str, lease_owner: str, lease_ttl_seconds: float) -> bool:
         """Take a run that is queued, or whose lease has run out; False when it cannot be had."""
         ttl_us, who = self._ttl(lease_ttl_seconds), self._owner(lease_owner)
-        return workspaces.is_name(run_id) and await self._transact(operations.acquire, run_id, who, ttl_us)
+        if not workspaces.is_name(run_id):
+            return False
+        await self._untold.give_back(self._core.runtime())
+        with self._untold.noting() as notes:
+            taken = await self._transact(operations.acquire, run_id, who, ttl_us, notes)
+            notes.named(lease.held for lease in notes.taken if taken)
+        return taken
 
     async def heartbeat(self, run_id: str, lease_owner: str, lease_ttl_seconds: float) -> bool:
         """Extend a lease; False when it is lost: stop the work, and drop its result."""

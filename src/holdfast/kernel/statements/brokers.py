@@ -7,6 +7,7 @@ from holdfast.kernel.broker_rows import (
     Beaten,
     LaneDemand,
     LiveOwner,
+    Noted,
     Offer,
     OwnedLease,
     OwnerBeat,
@@ -16,13 +17,16 @@ from holdfast.kernel.broker_rows import (
     Transferred,
     Want,
 )
-from holdfast.kernel.rows import Lease, Seq, Woken
+from holdfast.kernel.rows import Lease, Seq, UnnamedLease, Woken
 from holdfast.kernel.sql import Many, One, Statements
 
 
-class BrokersSql(Statements, file="brokers.sql", rows={"wants": Want, "takings": Taking, "beats": OwnerBeat}):
+class BrokersSql(
+    Statements, file="brokers.sql", rows={"wants": Want, "takings": Taking, "noted": Noted, "beats": OwnerBeat}
+):
     offers: Many[Offer]
     take_for: Many[Lease]
+    find_noted: Many[UnnamedLease]
     seek: One[Sought]
     wake_one: One[Woken]
     find_lease: One[OwnedLease]
