@@ -14,13 +14,15 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
+from holdfast.kernel.database import is_reading
 from holdfast.resp.claims import claim_asked
 from holdfast.resp.renewal import LeaseRenewal
 from holdfast.resp.server import RespServer
+from holdfast.resp.workers import is_silent
 from tests.conftest import Place
 from tests.resp.conftest import Connect, Serve
 from tests.resp.test_jobs import popped, status, submitted, without_sweep
-from tests.resp.test_workers import registered, worker
+from tests.resp.test_workers import let_die, registered, worker
 from tests.support.apps import eventually, settings_with
 from tests.support.past_kernel import query
 from tests.support.proxy import Proxy
@@ -163,6 +165,34 @@ REPORTS = (
     ("JOB.RELEASE", "TOKEN"),
     ("JOB.PROGRESS", "TOKEN", "1"),
 )
+
+
+@pytest.mark.both
+async def test_a_look_that_finds_nobody_silent_waits_for_no_turn_to_write(
+    place: Place, server: RespServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await registered(connect)
+    await submitted(client)
+    await popped(client)
+    assert server._upkeep is not None
+    transact = server.gateway.transact
+    asked: list[Any] = []
+
+    async def noted(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
+        asked.append(operation)
+        return await transact(operation, *args, **kwargs)
+
+    monkeypatch.setattr(server.gateway, "transact", noted)
+    asked.clear()
+    await server._upkeep.look()
+    assert is_silent in asked
+    assert all(map(is_reading, asked))
+    let_die(place)
+    await eventually(lambda: _is_pending(place))
+
+
+async def _is_pending(place: Place) -> bool:
+    return bool(query(place, "select count(*) from holdfast.ready")[0][0])
 
 
 MARK = 987_654_321

@@ -213,20 +213,36 @@ class OpenLanes:
     def __init__(self) -> None:
         self._after = ""  # how far it has come through the channels
 
+    async def is_due(self, tx: Transaction, _settings: Settings) -> bool:
+        gone, left, after = await self._look(tx)
+        if not gone | left:
+            self._after = after
+        return bool(gone | left)
+
     async def tend(self, tx: Transaction, _settings: Settings) -> None:
         """Lanes that have been open for a while, and channels of lanes whose row is gone: nobody stays behind there."""
-        lanes = await tx.many(ProvidersSql.lanes)
-        channels = await list_channels(tx, after=self._after, limit=_LOOK)
-        self._after = channels[-1] if len(channels) == _LOOK else ""
-        known = {lane.name for lane in lanes}
-        gone = {name.removeprefix(_CHANNEL) for name in channels if name.startswith(_CHANNEL)} - known
-        left = {lane.name for lane in lanes if not lane.person and (lane.closed_until or 0) < lane.now - _OPEN_US}
+        gone, left, self._after = await self._look(tx)
         for name in sorted(gone | left):
             await let_through(tx, name, limit=TOGETHER if name in gone else TRYING)
 
+    async def _look(self, tx: Transaction) -> tuple[set[str], set[str], str]:
+        """Lanes whose row is gone, lanes that are open again, and how far this has come."""
+        lanes = await tx.many(ProvidersSql.lanes)
+        channels = await list_channels(tx, after=self._after, limit=_LOOK)
+        known = {lane.name for lane in lanes}
+        gone = {name.removeprefix(_CHANNEL) for name in channels if name.startswith(_CHANNEL)} - known
+        left = {lane.name for lane in lanes if not lane.person and (lane.closed_until or 0) < lane.now - _OPEN_US}
+        return gone, left, channels[-1] if len(channels) == _LOOK else ""
+
 
 def chore() -> Chore:
-    return Chore(lambda settings: settings.sweep_interval, OpenLanes().tend)
+    lanes = OpenLanes()
+
+    @reading
+    async def is_due(tx: Transaction, settings: Settings) -> bool:
+        return await lanes.is_due(tx, settings)
+
+    return Chore(lambda settings: settings.sweep_interval, lanes.tend, is_due)
 
 
 @reading

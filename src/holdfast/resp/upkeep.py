@@ -56,7 +56,7 @@ class Upkeep:
         """Look once for everybody who waits here, and take back what workers hold that were silent for too long."""
         gateway, pops = self._gateway, self._gateway.pops
         sight = await gateway.transact(workers.look, NOWHERE, pops.served())
-        if sight.leased:
+        if sight.leased and await gateway.transact(resp_workers.is_silent, until=sight.now):
             chance = gateway.core.ports.random
             await gateway.transact(resp_workers.give_up_silent, limit=_LIMIT, chance=chance, until=sight.now)
         await pops.looked(sight)

@@ -224,6 +224,12 @@ def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
     return told.get("attempt") == attempt_of(lease.attempts, lease.rescues)
 
 
+@reading
+async def is_silent(tx: Transaction, *, until: int) -> bool:
+    """Whether `give_up_silent` would find anybody."""
+    return bool(await tx.many(HoldersSql.silent_holders, until=until))
+
+
 async def give_up_silent(tx: Transaction, *, limit: int, chance: random.Random, until: int) -> bool:
     """Give up workers that were silent until then, and take back what they hold, however long their leases still are;
     whether there were any. A worker that is heard of meanwhile stays."""

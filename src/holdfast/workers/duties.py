@@ -88,6 +88,8 @@ class Duties:
         for chore, done_at in list(self._chores.items()):
             if now - done_at >= chore.every(self._settings).total_seconds():
                 self._chores[chore] = now
+                if chore.is_due is not None and not await self._database.transact(chore.is_due, self._settings):
+                    continue
                 for _ in range(_ROUNDS):
                     if await self._database.transact(chore.operation, self._settings) is not True:
                         break

@@ -26,10 +26,12 @@ class Chore:
     """Maintenance of a layer, done by the worker that holds the clean-up; doing it twice must be harmless.
 
     Each call of `operation` is one transaction. One that answers True has left something, and is called again soon.
+    `is_due` reads whether there is anything to do, where that costs little: then it takes no turn to write in vain.
     """
 
     every: Callable[[Settings], timedelta]
     operation: Callable[[Transaction, Settings], Awaitable[Any]]
+    is_due: Callable[[Transaction, Settings], Awaitable[bool]] | None = None
 
 
 class Layer(Owner, Protocol):

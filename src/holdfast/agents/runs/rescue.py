@@ -6,7 +6,7 @@ import logging
 
 from holdfast.agents.statements import RunsSql
 from holdfast.durations import microseconds
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Transaction, reading
 from holdfast.settings import Settings
 from holdfast.shown_text import plural
 from holdfast.workers.layer import Chore
@@ -14,6 +14,11 @@ from holdfast.workers.layer import Chore
 log = logging.getLogger("holdfast.agents")
 
 _LIMIT = 100
+
+
+@reading
+async def is_stuck(tx: Transaction, settings: Settings) -> bool:
+    return bool(await tx.many(RunsSql.find_stuck, timeout_us=microseconds(settings.rescue_timeout), limit=1))
 
 
 async def rescue(tx: Transaction, settings: Settings) -> int:
@@ -28,4 +33,4 @@ async def rescue(tx: Transaction, settings: Settings) -> int:
     return len(stuck)
 
 
-CHORE = Chore(lambda settings: settings.rescue_interval, rescue)
+CHORE = Chore(lambda settings: settings.rescue_interval, rescue, is_stuck)
