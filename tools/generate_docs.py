@@ -19,11 +19,10 @@ import click
 from api_page import api
 from routes_page import routes
 
-from holdfast.agents.life import Life
 from holdfast.agents.states import LIVES
 from holdfast.cli import COMMANDS, group
 from holdfast.cli.target import ORDER
-from holdfast.kernel.states import TERMINAL, TRANSITIONS, State
+from holdfast.kernel.states import JOB, TERMINAL, WORKER, Life, State
 from holdfast.machines import meter, templates
 from holdfast.resp.table import GROUPS
 from holdfast.settings import Settings
@@ -53,15 +52,17 @@ NOTE = "<!-- Made by `make docs`; edit the code it comes from. -->\n"
 
 def states() -> str:
     edges = [
-        f"    {t.source} --> {target}: {t.verb}" for t in TRANSITIONS for target in t.targets if target is not t.source
+        f"    {t.source} --> {target}: {t.verb}" for t in JOB.moves for target in t.targets if target is not t.source
     ]
     gone = [f"    {state} --> [*]" for state in State if state in TERMINAL]
-    rows = [f"| {t.verb} | {t.source} | {', '.join(t.targets) or 'deleted'} | {t.meaning} |" for t in TRANSITIONS]
+    rows = [f"| {t.verb} | {t.source} | {', '.join(t.targets) or 'deleted'} | {t.meaning} |" for t in JOB.moves]
     return "\n".join(
         [
-            "# The life of a job",
+            "# The lives of jobs and workers",
             "",
-            "A verb that is not in the table for a state leaves the job untouched. Terminal states never change.",
+            "A verb that is not in the table for a state leaves the row untouched. Final states never change.",
+            "",
+            "## The life of a job",
             "",
             "```mermaid",
             "stateDiagram-v2",
@@ -75,11 +76,13 @@ def states() -> str:
             "|---|---|---|---|",
             *rows,
             "",
+            *_life(WORKER),
         ]
     )
 
 
 SUBJECTS = {
+    "worker": ("a worker", "A pool opens a place for it, or it registers itself."),
     "run": ("a run", "`create` and `fork` begin it."),
     "turn": ("a turn", "A worker begins it before it asks the model."),
     "tool_call": ("a tool call", "While it is open, its job says whether it is pending or running."),

@@ -20,7 +20,7 @@ from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Lease, Resolution, Suspension
 from holdfast.kernel.sql import Dialect
-from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
+from holdfast.kernel.states import JOB, TERMINAL, State, Verb
 from holdfast.kernel.waiting import overdue, park, resolve, signal, suspend, wake
 from holdfast.outcomes import Cancel, Done, Fail, Snooze, TryAgain
 from tests.support.stores import TTL_US, Ends, Store
@@ -158,13 +158,13 @@ async def unclaimed(store: Store, state: State) -> Lease:
 @pytest.mark.sample(60)
 @pytest.mark.parametrize(("source", "verb"), PAIRS, ids=[f"{state}-{verb}" for state, verb in PAIRS])
 async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: State, verb: Verb) -> None:
-    never_claimed = verb is Verb.REPLACE and transition(source, verb)
+    never_claimed = verb is Verb.REPLACE and JOB.move(source, verb)
     lease = await (unclaimed if never_claimed else job_in)(store, source)
     row, attempts = await store.find(lease.id), await store.attempts(lease)
 
     obeyed = await OPERATIONS[verb](store, lease)
 
-    allowed = transition(source, verb)
+    allowed = JOB.move(source, verb)
     assert obeyed == (allowed is not None)
     if allowed is not None and not allowed.targets:
         with pytest.raises(NotFound):
@@ -179,7 +179,7 @@ async def test_a_verb_does_what_the_table_says_or_nothing(store: Store, source: 
         assert after.state in allowed.targets
 
 
-@pytest.mark.parametrize("source", [t.source for t in TRANSITIONS if t.verb is Verb.REPLACE])
+@pytest.mark.parametrize("source", [t.source for t in JOB.moves if t.verb is Verb.REPLACE])
 async def test_what_was_claimed_once_is_not_replaced(store: Store, source: State) -> None:
     lease = await job_in(store, source)
     row = await store.find(lease.id)
@@ -268,7 +268,7 @@ async def test_every_target_of_the_table_is_reached(store: Store, way: tuple[Sta
 
 
 def test_the_ways_are_those_of_the_table() -> None:
-    forked = [t for t in TRANSITIONS if len(t.targets) > 1]
+    forked = [t for t in JOB.moves if len(t.targets) > 1]
     assert set(WAYS) == {(t.source, t.verb, target) for t in forked for target in t.targets}
 
 
@@ -277,12 +277,12 @@ def test_every_verb_has_its_operation() -> None:
 
 
 def test_every_verb_has_its_place_in_the_table() -> None:
-    assert {t.verb for t in TRANSITIONS} == set(Verb)
+    assert {t.verb for t in JOB.moves} == set(Verb)
 
 
 def test_terminal_states_are_the_three_that_nothing_leaves() -> None:
     assert {State.SUCCEEDED, State.FAILED, State.CANCELLED} == TERMINAL
-    assert {t.verb for t in TRANSITIONS if t.source in TERMINAL} == {Verb.PRUNE}
+    assert {t.verb for t in JOB.moves if t.source in TERMINAL} == {Verb.PRUNE}
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])

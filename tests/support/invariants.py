@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from holdfast.kernel.leases import DEADLINE_ERROR
-from holdfast.kernel.states import TERMINAL, TRANSITIONS, State, Verb, transition
+from holdfast.kernel.states import JOB, TERMINAL, State, Verb
 from tests.support.places import check_places
 from tests.support.promises import Broken
 from tests.support.snapshots import Change, Key, Row, Snapshot, Table, changed, columns, differences
@@ -114,8 +114,8 @@ def check_swept(whole: Snapshot) -> None:
 
 
 # Nothing that is judged here replaces jobs: their payload is fixed, and what is pending stays due.
-_PAIRS: Final = frozenset((t.source, target) for t in TRANSITIONS if t.verb is not Verb.REPLACE for target in t.targets)
-_PRUNABLE: Final = frozenset(t.source for t in TRANSITIONS if t.verb is Verb.PRUNE)
+_PAIRS: Final = frozenset((t.source, target) for t in JOB.moves if t.verb is not Verb.REPLACE for target in t.targets)
+_PRUNABLE: Final = frozenset(t.source for t in JOB.moves if t.verb is Verb.PRUNE)
 _FIXED: Final = (
     *("seq", "id", "kind", "queue", "route", "tenant", "priority", "max_attempts", "max_rescues", "timeout_us"),
     *("deadline_at", "created_at", "parent", "retry_of", "payload", "metadata"),
@@ -335,7 +335,7 @@ def _attempt_fits(old: Row, new: Row, attempt: Row | None, what: _Operation) -> 
         raise Broken("I8", f"job {old['seq']}: {outcome} of {_pair(old)} cost {cost}, ended: {ended}")
     if (attempt["worker"], attempt["started_at"]) != (old["worker"], old["claimed_at"]):
         raise Broken("I8", f"job {old['seq']} was held by worker {old['worker']}, recorded: {dict(attempt)}")
-    possible = transition(State.RUNNING, _VERBS[outcome])
+    possible = JOB.move(State.RUNNING, _VERBS[outcome])
     if possible is None or new["state"] not in possible.targets:
         raise Broken("I3", f"job {old['seq']}: {outcome} led from running to {new['state']}")
     if outcome == "lost" and old["lease_until"] > what.now and old["worker"] not in what.gone:

@@ -21,6 +21,7 @@ from holdfast.agents.statements import RunsSql
 from holdfast.agents.system_jobs import BATCH
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.waiting import own_channel
 from holdfast.kernel.why import AwaitsSignal
 from holdfast.kernel.workers import list_workers
@@ -151,7 +152,7 @@ async def missing(
     there = await list_workers(tx, all=False, limit=10_000, absent=absent)
     live = [row for row in there if not row.silent]
     kind = f"{LACKS}{AGENT_KIND}{run.agent_name}"
-    lacking = [row.id for row in live if row.status == "active" and kind in codec.decode(row.capabilities)]
+    lacking = [row.id for row in live if row.status == WorkerState.ACTIVE and kind in codec.decode(row.capabilities)]
     return [NoKey(model=await _model_of(tx, run), workers=lacking)] if lacking else []
 
 

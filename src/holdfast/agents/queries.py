@@ -39,6 +39,7 @@ from holdfast.kernel import codec, retention
 from holdfast.kernel import workers as registered
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.rows import Beside
+from holdfast.kernel.states import WorkerState
 from holdfast.validation import MOST
 
 LAST = 2**62
@@ -306,7 +307,9 @@ async def servers_of(tx: Transaction, capabilities: Collection[str], absent: Col
     return [
         worker.id
         for worker in workers
-        if worker.status == "active" and not worker.silent and set(capabilities) <= set(json.loads(worker.capabilities))
+        if worker.status == WorkerState.ACTIVE
+        and not worker.silent
+        and set(capabilities) <= set(json.loads(worker.capabilities))
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from holdfast.agents.life import Life, Move, moves
+from holdfast.kernel.states import Life, Move, moves
 
 
 class RunState(StrEnum):

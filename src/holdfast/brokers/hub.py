@@ -30,6 +30,7 @@ from holdfast.kernel.leases import Beat, renew_one
 from holdfast.kernel.migrate import code_version
 from holdfast.kernel.routes import serves
 from holdfast.kernel.rows import Ending, Lease, Renewed
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.waiting import report_progress
 from holdfast.kernel.workers import Registration
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
@@ -419,7 +420,7 @@ class Hub:
         if self._member.refused(sent_at, beat):
             self._mend(self._register_again)
         for row in beat.hosted:
-            if row.status == "draining" and row.seq in self._members:
+            if row.status == WorkerState.DRAINING and row.seq in self._members:
                 self._members[row.seq].draining = True
         if beat.given_up:
             self._mend(partial(self._join_again, beat.given_up))

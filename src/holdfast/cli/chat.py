@@ -21,6 +21,7 @@ from holdfast.cli.run_output import Speaker, event_dict
 from holdfast.errors import AlreadyDecided, NotFound, NoWorker, RunFailed, UsageError
 from holdfast.events import ApprovalRequested, Event, InputRequested, QuestionAsked
 from holdfast.kernel import codec
+from holdfast.kernel.states import WorkerState
 from holdfast.shown_text import escaped
 from holdfast.validation import did_you_mean
 
@@ -98,7 +99,7 @@ class Talk:
             if core_of(self._app).defined:
                 find(self._app, name)
             raise
-        if not any(row.status == "active" for row in await self._app.workers.list()):
+        if not any(row.status == WorkerState.ACTIVE for row in await self._app.workers.list()):
             raise NoWorker(
                 f"no live worker serves agent {name!r}: start one with `holdfast worker MODULE:APP`, "
                 f"or let `holdfast chat MODULE:APP {name}` run one here."

@@ -23,6 +23,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.short_ids import whole
 from holdfast.cli.tables import Column, Either, Row, TableLook, print_table
+from holdfast.kernel.states import WorkerState
 from holdfast.values.jobs import JobChange
 from holdfast.values.workers import DutyRecord, WorkerRecord
 
@@ -124,7 +125,7 @@ def drain(id: str, url: str | None, as_json: bool) -> None:
 
     id = ask(url, drained)
     if as_json:
-        print_json({"id": id, "status": "draining"})
+        print_json({"id": id, "status": WorkerState.DRAINING})
     else:
         click.echo(f"worker {id} was asked to drain")
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Held, Lease
+from holdfast.kernel.states import ALIVE, WorkerState
 
 NOWHERE = 0  # the host of an owner that lives in no process we know, and shows no presence
 
@@ -47,9 +48,9 @@ class WorkerRow(NamedTuple):
 
         An owner that lives in no process is silent by nature: it stays while it has a lease.
         """
-        if self.status == "starting":
+        if self.status == WorkerState.STARTING:
             return self.boot_by is not None and self.boot_by <= self.now
-        if self.status not in ("active", "draining") or (self.host == NOWHERE and self.leases):
+        if self.status not in ALIVE or (self.host == NOWHERE and self.leases):
             return False
         return bool(self.absent) or self.heartbeat_at + self.ttl_us <= self.now
 

@@ -32,6 +32,7 @@ from holdfast.kernel.flow_rows import QueueRow, ScheduleRow
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.routes import LANE, serves
 from holdfast.kernel.rows import AheadOfClock, DutyRow, Route
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.watch_rows import Backlog, Misplaced, Symptoms
 from holdfast.settings import Settings
 from holdfast.shown_text import plural
@@ -92,7 +93,7 @@ async def examine(database: Database, settings: Settings, ports: Ports) -> list[
         return [*findings, *judge_disk(free_space(database)), Finding("database", "problem", said)]
     work = work._replace(shows_presence=found is not None and not (isinstance(found, ServerFacts) and found.pooled))
     if isinstance(found, ServerFacts):
-        findings += judge_server(found, settings, sum(row.status == "active" for row in work.workers))
+        findings += judge_server(found, settings, sum(row.status == WorkerState.ACTIVE for row in work.workers))
     elif isinstance(found, FileFacts):
         findings += judge_file(found, settings)
     return [*findings, *judge_work(work)]
@@ -120,7 +121,7 @@ async def _opened(database: Database) -> list[Finding]:
 def judge_work(work: Work) -> Iterator[Finding]:
     now = work.symptoms.now
     alive = [row for row in work.workers if not row.silent]
-    taking = [row for row in alive if row.status == "active"]
+    taking = [row for row in alive if row.status == WorkerState.ACTIVE]
     if silent := [row.id for row in work.workers if row not in alive]:
         yield Finding(
             "workers",

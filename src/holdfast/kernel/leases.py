@@ -18,6 +18,7 @@ from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import settle, try_lock_jobs
 from holdfast.kernel.rows import Fence, Held, Lease, Lost, Renewed
 from holdfast.kernel.statements import BrokersSql, JobsSql, LeasesSql, WaitingSql, WorkersSql
+from holdfast.kernel.states import ALIVE, WorkerState
 
 DEADLINE_ERROR = error_json("deadline_exceeded", "its deadline passed before it ended")
 ORPHAN_ERROR = error_json("instance_disconnected", "its worker died or lost contact, and its queue says on_orphan=fail")
@@ -124,7 +125,7 @@ async def show_life(tx: Transaction, worker: int, active: int, *, me: OwnRow = _
     )
     if row is None:
         return Beat(False, [], [], incarnation=me.incarnation)
-    return Beat(True, [], [], row.status == "draining", row.now, row.oldest_code, me.incarnation, row.leases)
+    return Beat(True, [], [], row.status == WorkerState.DRAINING, row.now, row.oldest_code, me.incarnation, row.leases)
 
 
 async def return_unnamed(tx: Transaction, worker: int, incarnation: str, held: Sequence[Held], *, limit: int) -> int:
@@ -237,5 +238,5 @@ async def expire(
 async def _given_up(tx: Transaction, gone: Sequence[int]) -> list[int]:
     """Without those whom the store counts as alive, and with those who lived in the processes of the others."""
     rows = await tx.many(WorkersSql.standing_of, workers=gone)
-    living = {row.seq for row in rows if row.status in ("active", "draining")}
+    living = {row.seq for row in rows if row.status in ALIVE}
     return sorted({*gone, *(row.seq for row in rows)} - living)

@@ -20,6 +20,7 @@ from holdfast.kernel.queues import CAP
 from holdfast.kernel.rows import Route
 from holdfast.kernel.sql import catalogue
 from holdfast.kernel.statements import PoolsSql, WorkersSql
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.workers import Registration, pool_workers, write_routes
 
 _PAST = 60  # workers of a pool that are remembered
@@ -188,7 +189,7 @@ async def give_place_up(tx: Transaction, pool: str, id: str, *, reason: str, los
 
     `lost`: False when that was asked for, so that it does not count as a start that failed.
     """
-    status = "lost" if lost else "stopped"
+    status = WorkerState.LOST if lost else WorkerState.STOPPED
     row = await tx.one(PoolsSql.give_place_up, pool=pool, id=id, reason=reason, status=status)
     return None if row is None else row.seq
 

@@ -437,7 +437,9 @@ class LiveWorker(NamedTuple):
     process: int  # the worker whose presence stands for it
 
 
-class WorkerStatus(NamedTuple):
+class Incarnation(NamedTuple):
+    """The number of a worker, and what state it is in."""
+
     seq: int
     status: str
 

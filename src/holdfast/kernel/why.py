@@ -23,7 +23,7 @@ from holdfast.kernel.ownership import retry_advice
 from holdfast.kernel.routes import LANE, offers, serves
 from holdfast.kernel.rows import Route
 from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
-from holdfast.kernel.states import TERMINAL, State
+from holdfast.kernel.states import TERMINAL, State, WorkerState
 from holdfast.kernel.workers import list_workers
 from holdfast.reasons import Gate, Reason, time_text
 from holdfast.shown_text import plural
@@ -311,7 +311,7 @@ async def why(tx: Transaction, id: JobId, *, worker: str | None = None, absent: 
     if job.state != State.PENDING:
         return [_not_pending(job, absent)]
     there = await list_workers(tx, all=False, limit=10_000, absent=absent)
-    live = [row for row in there if row.status == "active" and not row.absent]
+    live = [row for row in there if row.status == WorkerState.ACTIVE and not row.absent]
     if worker is None:  # one that is silent for too long takes nothing, and nobody may have declared it lost yet
         live = [row for row in live if not row.silent]
     else:

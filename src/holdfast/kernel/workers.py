@@ -12,13 +12,13 @@ from holdfast.kernel.database import Database, Transaction, reading, single
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
 from holdfast.kernel.statements import WorkersSql
+from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.shown_text import plural
 from holdfast.validation import did_you_mean
 
 _NAMED = 1_000  # workers among which a misspelt one is looked for
 _MOST_LIVES = 1_000  # of one worker, that the store remembers
 _MOST_ADOPTED = 500  # notes of routes in one transaction
-_HERE = ("active", "draining")
 
 
 class Registration(NamedTuple):
@@ -110,9 +110,9 @@ async def forget(tx: Transaction, id: str) -> None:
         known = await list_workers(tx, all=True, limit=_NAMED)
         raise NotFound(f"there is no worker {id!r} in this database.{did_you_mean(id, [row.id for row in known])}")
     for row in rows:
-        if row.status == "starting" or (row.status in _HERE and row.heartbeat_at + row.ttl_us > row.now):
+        if row.status == WorkerState.STARTING or (row.status in ALIVE and row.heartbeat_at + row.ttl_us > row.now):
             raise StoreRefused(f"worker {id!r} is {row.status}: stop it first, then forget it.")
-        if row.status in _HERE:
+        if row.status in ALIVE:
             await lose(tx, row.seq, reason="silent, and forgotten")
     if held := sum(row.leases for row in rows):
         raise StoreRefused(f"worker {id!r} still holds {plural(held, 'job')}: forget it when every lease has ended.")
@@ -195,7 +195,7 @@ async def judge_self(tx: Transaction, incarnation: str) -> WorkerStanding:
     on tokens carry another epoch, so what was claimed before cannot be mistaken for what is claimed now.
     """
     row = await tx.one(WorkersSql.find_incarnation, incarnation=incarnation)
-    standing = WorkerStanding(row is not None, row is not None and row.status in ("active", "draining"))
+    standing = WorkerStanding(row is not None, row is not None and row.status in ALIVE)
     if standing.live or not standing.known:
         await tx.one(WorkersSql.bump_epoch)
     return standing

@@ -24,6 +24,7 @@ from holdfast.kernel.demand import SeenRoutes
 from holdfast.kernel.hints import LOOK
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Serves
+from holdfast.kernel.states import WorkerState
 from holdfast.pools.crew import Crew
 from holdfast.pools.launchers import Launcher, Place
 from holdfast.pools.policy import WorkerPool, policy_of
@@ -168,12 +169,14 @@ class Keeper:
         missing = self.crew.members.keys() - counted
         if missing:
             standing = await self._database.transact(pools.standing_of_places, self._pool.name, missing)
-            lost = {id for id in missing if id not in standing or standing[id].status == "lost"}
+            lost = {id for id in missing if id not in standing or standing[id].status == WorkerState.LOST}
             self.crew.end_strays(counted, lost)
 
     async def _give_up_gone(self, sight: PoolSight) -> None:
         """Workers of other keepers whose process is dead, though they held no job for which anybody would ask."""
-        if any(worker.status != "starting" and worker.id not in self.crew.members for worker in sight.workers):
+        if any(
+            worker.status != WorkerState.STARTING and worker.id not in self.crew.members for worker in sight.workers
+        ):
             await self._sweeper.give_up_gone()
 
     def _tell(self, started: int, retired: int, sight: PoolSight) -> None:

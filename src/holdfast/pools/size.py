@@ -13,6 +13,7 @@ from typing import NamedTuple
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.pool_rows import PastWorker
 from holdfast.kernel.pools import PoolSight, Resize
+from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.pools.policy import MOST, WorkerPool
 
 STEADY_US = 10_000_000  # a worker that ends sooner than this, without being asked to, counts as a failed start
@@ -49,7 +50,7 @@ class Sizing(NamedTuple):
 def judge(policy: WorkerPool, sight: PoolSight) -> Sizing:
     """What to do about a pool. `policy.slots` is set."""
     needed = needed_workers(policy, sight.pending, sight.running)
-    working = [worker for worker in sight.workers if worker.status != "draining"]
+    working = [worker for worker in sight.workers if worker.status != WorkerState.DRAINING]
     desired = desired_workers(policy, sight.pending, sight.running, len(working))
     trouble = trouble_of(sight.past)
     room = min(desired - len(working), policy.max - len(sight.workers))
@@ -63,7 +64,7 @@ def _most_starts(sight: PoolSight, trouble: StartTrouble) -> int:
     """After starts that failed, one worker at a time tries whether it works again, later each time."""
     if not trouble.failures or trouble.may_be_an_accident:
         return MOST
-    tries = any(worker.status == "starting" for worker in sight.workers)
+    tries = any(worker.status == WorkerState.STARTING for worker in sight.workers)
     return 0 if tries or _now(sight) < trouble.retry_at else 1
 
 
@@ -113,15 +114,15 @@ def trouble_of(past: Sequence[PastWorker]) -> StartTrouble:
 
 def _failed(worker: PastWorker) -> bool:
     """It was lost before a process had its place, or soon after."""
-    if worker.status != "lost" or worker.stopped_at is None:
+    if worker.status != WorkerState.LOST or worker.stopped_at is None:
         return False
     return worker.pid == 0 or 0 <= worker.stopped_at - worker.started_at < STEADY_US
 
 
 def _is_young(worker: PastWorker) -> bool:
     """Whether it is well shows later."""
-    return worker.status == "starting" or (
-        worker.status in ("active", "draining") and 0 <= worker.now - worker.started_at < STEADY_US
+    return worker.status == WorkerState.STARTING or (
+        worker.status in ALIVE and 0 <= worker.now - worker.started_at < STEADY_US
     )
 
 
@@ -135,7 +136,7 @@ def _longest_idle(workers: Sequence[WorkerRow], idle_us: int) -> list[int]:
     idle = [
         (worker.idle_since, worker.seq)
         for worker in workers
-        if worker.status == "active" and not worker.leases and worker.idle_since is not None
+        if worker.status == WorkerState.ACTIVE and not worker.leases and worker.idle_since is not None
         if worker.idle_since <= worker.now - idle_us
     ]
     return [seq for _, seq in sorted(idle)]

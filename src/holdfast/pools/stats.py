@@ -12,6 +12,7 @@ from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Database
 from holdfast.kernel.pool_rows import PoolRow
 from holdfast.kernel.pools import PoolSight, Serves
+from holdfast.kernel.states import WorkerState
 from holdfast.pools.policy import WorkerPool, policy_of
 from holdfast.pools.size import judge
 from holdfast.values.times import moment
@@ -121,7 +122,9 @@ def _worker(row: WorkerRow) -> PoolWorker:
 
 def _status(row: WorkerRow) -> PoolWorkerStatus:
     match row.status:
-        case "starting" | "draining" as status:
-            return status
+        case WorkerState.STARTING:
+            return "starting"
+        case WorkerState.DRAINING:
+            return "draining"
         case _:
             return "processing" if row.leases else "idle"

@@ -23,6 +23,7 @@ from holdfast.kernel.leases import beat_many, expire, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
+from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.kernel.workers import Registration, list_workers, lose_workers, unregister
 from holdfast.resp.plans import KIND, public_id
 from holdfast.resp.principals import KeyPrincipal
@@ -118,11 +119,11 @@ async def all_workers(tx: Transaction, tenant: str) -> list[WorkerRow]:
 
 
 def _is_shown(row: WorkerRow, tenant: str | None) -> bool:
-    return row.host == NOWHERE and row.status != "stopped" and tenant in (None, tenant_of(row))
+    return row.host == NOWHERE and row.status != WorkerState.STOPPED and tenant in (None, tenant_of(row))
 
 
 def is_alive(row: WorkerRow) -> bool:
-    return row.status in ("active", "draining") and row.heartbeat_at + row.ttl_us > row.now
+    return row.status in ALIVE and row.heartbeat_at + row.ttl_us > row.now
 
 
 @reading
@@ -236,7 +237,7 @@ async def give_up_silent(tx: Transaction, *, limit: int, chance: random.Random, 
     silent = await tx.many(HoldersSql.silent_holders, until=until)
     if not silent:
         return False
-    live = [row for row in silent if row.status in ("active", "draining")]
+    live = [row for row in silent if row.status in ALIVE]
     beats = [row.heartbeat_at for row in live]
     await lose_workers(tx, gone=[row.seq for row in live], last_beats=beats, reason=SILENT, until=until)
     await expire(tx, gone=[row.seq for row in silent], limit=limit, backoff_us=0, chance=chance, until=until)

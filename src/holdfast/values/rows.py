@@ -1,6 +1,7 @@
 """From a row of the store to a public value: the declared type of each field says how it is read.
 
-A `datetime` is stored as microseconds, a `timedelta` too, a `bool` as a number, and a field of type `Stored` as JSON.
+A `datetime` is stored as microseconds, a `timedelta` too, a `bool` as a number, a state by its name, and a field of
+type `Stored` as JSON.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import types
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -44,6 +46,9 @@ def _reader(declared: Any) -> Callable[[Any], object]:
         return moment
     if declared is timedelta:
         return lambda us: None if us is None else timedelta(microseconds=us)
+    if isinstance(declared, type) and issubclass(declared, StrEnum):
+        known: Mapping[object, object] = {each.value: each for each in declared}
+        return lambda name: known.get(name, name)  # one of a newer release stays the text that it is
     if declared is bool:
         return lambda flag: None if flag is None else bool(flag)
     return lambda value: value

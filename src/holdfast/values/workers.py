@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 from holdfast.kernel.broker_rows import NOWHERE, WorkerRow
 from holdfast.kernel.rows import DutyRow
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.workers import loop_hold_of, slots_of
 from holdfast.values.rows import Stored, value_of
 from holdfast.values.times import moment
-
-WorkerStatus = Literal["starting", "active", "draining", "stopped", "lost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class WorkerRecord:
     hostname: str
     pid: int
     version: str
-    status: WorkerStatus
+    status: WorkerState
     capabilities: Stored
     queues: Stored
     slots: int

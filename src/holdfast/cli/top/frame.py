@@ -15,6 +15,7 @@ from holdfast.cli.top.sample import BUCKET_US, BUCKETS, StoreSample
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.flow_rows import LaneRow
 from holdfast.kernel.queues import QueueStats
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.watch_rows import Change
 from holdfast.shown_text import first_line, plural, shown
 
@@ -70,7 +71,7 @@ def _header(sample: StoreSample, look: FrameLook) -> list[Line]:
     first = [Cell("holdfast ", "title"), Cell(f"{name} "), Cell(facts, "dim")]
     if look.trouble:
         return [first, [Cell(f"the store does not answer: {look.trouble}", "bad")]]
-    taking = [row for row in sample.workers if row.status == "active" and not row.silent]
+    taking = [row for row in sample.workers if row.status == WorkerState.ACTIVE and not row.silent]
     busy, slots = sum(min(row.leases, row.slots) for row in taking), sum(row.slots for row in taking)
     done, failed = sum(row.succeeded for row in sample.queues), sum(row.failed for row in sample.queues)
     second = [
@@ -187,7 +188,7 @@ def _worker(row: WorkerRow, sample: StoreSample, look: FrameLook, name: int, hos
 def _status(row: WorkerRow) -> Cell:
     if row.silent:
         return Cell(fit("silent", 8), "bad")
-    return Cell(fit(row.status, 8), "good" if row.status == "active" else "warn")
+    return Cell(fit(row.status, 8), "good" if row.status == WorkerState.ACTIVE else "warn")
 
 
 def _lanes(sample: StoreSample, look: FrameLook) -> Panel:

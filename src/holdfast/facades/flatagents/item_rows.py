@@ -18,7 +18,7 @@ from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, is_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Ending, Held, JobRow, Lease, NewJob, Route
-from holdfast.kernel.states import State
+from holdfast.kernel.states import State, WorkerState
 from holdfast.kernel.workers import Registration
 
 KIND = "flatagents.work"
@@ -85,7 +85,7 @@ async def end(tx: Transaction, item_id: str, held: Held | str | None, outcome: s
         return isinstance(held, str) and await _told_before(tx, job, held, outcome)
     ending = _ending(claim, job, outcome, text)
     worker = await worker_rows.by_number(tx, claim.worker)
-    if worker is not None and worker.status != "lost" and await complete_and_settle(tx, [ending], []):
+    if worker is not None and worker.status != WorkerState.LOST and await complete_and_settle(tx, [ending], []):
         return True
     return bool(await repeated(tx, [ending]))
 

@@ -18,13 +18,18 @@ from holdfast.kernel import brokers, codec, leases, workers
 from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, WorkerRow
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.owners import register_owner
+from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.kernel.workers import Registration
 
 PRINCIPAL = "flatagents"
 LASTING_US = 10 * 365 * 86_400_000_000  # only a reaper gives a worker up, or takes its items back
 _PAGE = 1_000
-_STATUSES = {"active": "active", "draining": "terminating", "stopped": "terminated", "lost": "lost"}
-_LIVE = ("active", "draining")
+_STATUSES: dict[str, str] = {
+    WorkerState.ACTIVE: "active",
+    WorkerState.DRAINING: "terminating",
+    WorkerState.STOPPED: "terminated",
+    WorkerState.LOST: "lost",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ async def register(tx: Transaction, who: Registration, *, stale_us: int) -> Work
     What a stale one held goes back to its pools, as if it had been reaped.
     """
     before = await latest(tx, who.id)
-    if before is not None and before.status in _LIVE and before.principal == PRINCIPAL and told(before).registered:
+    if before is not None and before.status in ALIVE and before.principal == PRINCIPAL and told(before).registered:
         if before.now - before.heartbeat_at <= stale_us:
             raise DuplicateWorker(who.id, before.hostname, before.pid)
         await workers.lose(tx, before.seq, reason="replaced by a new worker of the same id")
@@ -77,7 +82,7 @@ async def register(tx: Transaction, who: Registration, *, stale_us: int) -> Work
 async def owner_for(tx: Transaction, who: Registration) -> int:
     """The number under which an id claims; `UnknownWorker` when it was given up."""
     row = await latest(tx, who.id)
-    if row is not None and row.status == "lost":
+    if row is not None and row.status == WorkerState.LOST:
         raise _unknown(who.id, row)
     return (await register_owner(tx, who, ttl_us=LASTING_US)).seq
 
@@ -102,14 +107,14 @@ async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
         raise _unknown(worker_id, row)
     if status == _STATUSES[row.status] and told(row).status is None:
         return
-    if row.status not in _LIVE:
+    if row.status not in ALIVE:
         raise _unknown(worker_id, row)
     match status:
         case "terminating":
             await workers.drain(tx, row.seq)
         case "terminated":
             await workers.unregister(tx, row.seq, reason="it terminated")
-            await take_back(tx, row.seq, charge=row.status != "draining")
+            await take_back(tx, row.seq, charge=row.status != WorkerState.DRAINING)
         case "lost":
             await workers.lose(tx, row.seq, reason="it was reported as lost")
         case _:
@@ -154,7 +159,7 @@ def _fits(row: WorkerRow, wanted: WorkerFilter, statuses: set[str]) -> bool:
         (not statuses or status_of(row) in statuses)
         and (wanted.capability is None or wanted.capability in json.loads(row.capabilities))
         and (wanted.pool_id is None or wanted.pool_id == row.pool)
-        and (stale is None or (row.status in _LIVE and row.now - row.heartbeat_at > stale * 1e6))
+        and (stale is None or (row.status in ALIVE and row.now - row.heartbeat_at > stale * 1e6))
     )
 
 
@@ -187,7 +192,7 @@ def _is_ours(row: WorkerRow) -> bool:
 
 async def _live(tx: Transaction, worker_id: str) -> WorkerRow:
     row = await latest(tx, worker_id)
-    if row is None or not _is_ours(row) or row.status not in _LIVE:
+    if row is None or not _is_ours(row) or row.status not in ALIVE:
         raise _unknown(worker_id, row)
     return row
 
@@ -200,7 +205,7 @@ def _unknown(worker_id: str, row: WorkerRow | None) -> UnknownWorker:
 
 def status_of(row: WorkerRow) -> str:
     own = told(row).status
-    return own if own is not None and row.status == "active" else _STATUSES[row.status]
+    return own if own is not None and row.status == WorkerState.ACTIVE else _STATUSES[row.status]
 
 
 async def _record(tx: Transaction, row: WorkerRow) -> WorkerRecord:

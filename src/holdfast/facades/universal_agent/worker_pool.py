@@ -18,6 +18,7 @@ from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runti
 from holdfast.facades.universal_agent.state import queue_run
 from holdfast.facades.universal_agent.worker import RunHandler, Worker, WorkerConfig
 from holdfast.kernel.database import Database
+from holdfast.kernel.states import WorkerState
 from holdfast.kernel.workers import pool_workers
 from holdfast.pools.launchers import Exit, Place, StartedWorker
 from holdfast.pools.policy import WorkerPool
@@ -109,7 +110,7 @@ class WorkerPoolManager:
 
     async def _count_present(self, database: Database) -> int:
         """The workers of the pool, without those of processes that are dead though nobody has noticed yet."""
-        rows = [row for row in await database.transact(pool_workers, POOL) if row.status != "starting"]
+        rows = [row for row in await database.transact(pool_workers, POOL) if row.status != WorkerState.STARTING]
         others = [row.seq for row in rows if row.presence and row.id not in self.workers]
         return len(rows) - (len(await database.presence.absent(others)) if others else 0)
 

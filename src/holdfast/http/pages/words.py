@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from holdfast.agents.states import BatchState, CallState, InquiryState, RunState, TurnState
-from holdfast.kernel.states import State
+from holdfast.kernel.states import State, WorkerState
 
 LONGEST_TEXT = 20_000  # characters of one text on a page
 
@@ -39,11 +39,11 @@ _TONES: dict[str, StateWord] = {
     State.WAITING: StateWord("waits", "parked"),
     State.SUCCEEDED: StateWord("well", "succeeded"),
     BatchState.ENDED: StateWord("well", "ended"),
-    "starting": StateWord("waits", "starting"),
-    "active": StateWord("runs", "active"),
-    "draining": StateWord("person", "draining"),
-    "stopped": StateWord("over", "stopped"),
-    "lost": StateWord("failed", "lost"),
+    WorkerState.STARTING: StateWord("waits", "starting"),
+    WorkerState.ACTIVE: StateWord("runs", "active"),
+    WorkerState.DRAINING: StateWord("person", "draining"),
+    WorkerState.STOPPED: StateWord("over", "stopped"),
+    WorkerState.LOST: StateWord("failed", "lost"),
     "problem": StateWord("failed", "problem"),
     "warning": StateWord("person", "warning"),
     "note": StateWord("waits", "note"),

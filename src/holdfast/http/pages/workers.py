@@ -11,6 +11,7 @@ from holdfast.http.api.paging import Paged
 from holdfast.http.api.seen import Sight
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.routes import Go, Pages
+from holdfast.kernel.states import ALIVE
 from holdfast.values import Page
 from holdfast.values.jobs import JobChange
 from holdfast.values.workers import DutyRecord, WorkerRecord
@@ -51,7 +52,7 @@ async def show_workers(seen: Sight, page: Paged, all: bool = False) -> WorkersVi
     duties: dict[int, list[str]] = {}
     for duty in await list_duties(seen):
         duties.setdefault(duty.holder, []).append(duty.name)
-    live = [each for each in found if each.status in ("active", "draining") and not each.silent]
+    live = [each for each in found if each.status in ALIVE and not each.silent]
     totals = sum(each.slots for each in live), sum(each.active for each in live)
     processes = [each for each in found if not each.remote]
     clients = [each for each in found if each.remote]

@@ -9,6 +9,7 @@ from holdfast.kernel.rows import (
     Cluster,
     DutyRow,
     Heartbeat,
+    Incarnation,
     LastBeat,
     LiveWorker,
     LostWorker,
@@ -17,7 +18,6 @@ from holdfast.kernel.rows import (
     Seq,
     Sight,
     Term,
-    WorkerStatus,
 )
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
@@ -28,16 +28,16 @@ class WorkersSql(Statements, file="workers.sql", rows={"routes": Route}):
     adopt_identity: One[Cluster]
     bump_epoch: One[Cluster]
     register: One[Seq]
-    find_incarnation: One[WorkerStatus]
+    find_incarnation: One[Incarnation]
     find_live_worker: One[LiveWorker]
     replace_worker: Exec
     advertise_presence: Exec
     heartbeat: One[Heartbeat]
-    drain: One[WorkerStatus]
+    drain: One[Incarnation]
     unregister: Exec
     lose_workers: Many[LostWorker]
     lock_worker: Many[Seq]
-    standing_of: Many[WorkerStatus]
+    standing_of: Many[Incarnation]
     present_workers: Many[LastBeat]
     list_workers: Many[WorkerRow]
     lives_of_worker: Many[WorkerRow]
