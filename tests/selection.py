@@ -33,7 +33,6 @@ ON_SQLITE = (
     "tests/conformance/test_migrations.py",
     "tests/conformance/test_migrations_beside_workers.py",
     "tests/conformance/test_plans.py",
-    "tests/conformance/test_thin_tables.py",
 )
 SAMPLES = {
     "tests/agents/": 1,

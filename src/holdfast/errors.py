@@ -249,7 +249,7 @@ class NotUnderstood(StoreRefused):
 
 
 class SchemaTooOld(StoreRefused):
-    """The database needs a migration before this code can use it."""
+    """The database needs a migration before this code can use it, or a development version made it and none helps."""
 
 
 class SchemaTooNew(StoreRefused):

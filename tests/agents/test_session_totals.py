@@ -8,8 +8,6 @@ from holdfast import Holdfast
 from holdfast.agents.doctor import examine_app
 from holdfast.agents.queries import wrong_totals
 from holdfast.app import core_of
-from holdfast.kernel import migrate
-from holdfast.kernel.drivers import connect
 from holdfast.models.script import Script, call, say
 from tests.conftest import Place
 from tests.support.past_kernel import query
@@ -54,20 +52,6 @@ async def test_a_deleted_session_leaves_no_totals(hf: Holdfast, place: Place) ->
     assert len(query(place, "select session from holdfast.session_total")) == 1
     await session.delete()
     assert query(place, "select session from holdfast.session_total") == []
-
-
-async def test_a_migration_counts_what_is_there(hf: Holdfast, place: Place) -> None:
-    hf.script("echo", Script(say("one")))
-    session = hf.session("s")
-    await hf.agent("echo", model="scripted:echo").run("a", session=session)
-    before = await used(hf, place, (await session.refresh()).id)
-    await hf.close()
-    database = connect(hf.settings.url, hf.settings, core_of(hf).ports)
-    await database.connect()
-    await migrate.migrate(database, hf.settings.schema, target=20, force=True)
-    await migrate.migrate(database, hf.settings.schema, force=True)
-    await database.close()
-    assert await used(hf, place, (await session.refresh()).id) == before
 
 
 async def test_the_doctor_says_which_totals_are_wrong(hf: Holdfast, place: Place) -> None:

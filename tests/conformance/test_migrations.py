@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from holdfast.errors import BadSetting, SchemaTooNew, SchemaTooOld
 from holdfast.kernel import migrate
 from holdfast.kernel.database import Database, StoredSchema
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.migrate import code_version, drop, dump, ledger, locks, migrations, plan, script, verify
+from holdfast.kernel.migrate import Direction, code_version, drop, dump, ledger, locks, plan, script, verify
 from holdfast.settings import Settings
 from tests.conftest import Place
+from tests.support import next_release
+from tests.support.apps import eventually
+from tests.support.next_release import ADDS, MOVES
 from tests.support.postgres import Cluster
 from tests.support.schemas import objects_at, sqlite_path, tables_at
 
 SCHEMA = "holdfast"
+BASE = code_version("sqlite")
 NOTE_LOCKS = """
 create temporary table noted on commit drop as
 select c.oid, max(l.mode) filter (where l.mode ~ 'Exclusive') as mode
@@ -76,6 +81,12 @@ async def migrated(place: Place) -> AsyncIterator[Database]:
     await database.close()
 
 
+@pytest.fixture
+def next_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This code knows two migrations more."""
+    monkeypatch.setattr(migrate, "migrations", next_release.migrations)
+
+
 async def version(database: Database) -> int | None:
     stored = await database.stored_schema()
     return stored.version if stored else None
@@ -87,13 +98,14 @@ async def execute(database: Database, statement: str) -> None:
 
 
 def test_every_migration_exists_for_both_databases() -> None:
-    sqlite, postgres = migrations("sqlite"), migrations("postgres")
+    sqlite, postgres = migrate.migrations("sqlite"), migrate.migrations("postgres")
     assert [(m.number, m.name, m.oldest_code) for m in sqlite] == [(m.number, m.name, m.oldest_code) for m in postgres]
     assert [m.number for m in sqlite] == list(range(1, len(sqlite) + 1))
 
 
+@pytest.mark.usefixtures("next_releases")
 async def test_up_from_nothing_down_to_nothing_and_up_again(bare: Database, bare_url: str) -> None:
-    names = [f"{m.number:04} {m.name}" for m in migrations(bare.dialect)]
+    names = [f"{m.number:04} {m.name}" for m in migrate.migrations(bare.dialect)]
     assert await version(bare) is None
     assert await migrate.migrate(bare, SCHEMA) == [f"up {name}" for name in names]
     first = tables_at(bare_url), objects_at(bare_url)
@@ -105,14 +117,14 @@ async def test_up_from_nothing_down_to_nothing_and_up_again(bare: Database, bare
     assert (tables_at(bare_url), objects_at(bare_url)) == first
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("next_releases")
 async def test_each_step_down_and_up_leads_back(bare: Database, bare_url: str) -> None:
     shapes = [tables_at(bare_url)]
-    for migration in migrations(bare.dialect):
+    for migration in migrate.migrations(bare.dialect):
         await migrate.migrate(bare, SCHEMA, migration.number)
         shapes.append(tables_at(bare_url))
         assert await bare.stored_schema() == StoredSchema(migration.number, migration.oldest_code)
-    for migration in reversed(migrations(bare.dialect)):
+    for migration in reversed(migrate.migrations(bare.dialect)):
         await migrate.migrate(bare, SCHEMA, migration.number - 1)
         assert await version(bare) == migration.number - 1
         if migration.number > 1:
@@ -127,7 +139,7 @@ async def test_a_migration_that_is_cut_off_has_not_happened_and_is_done_by_the_n
 ) -> None:
     await bare.script(ledger(bare.dialect, SCHEMA), at=None)
     before = tables_at(bare_url), objects_at(bare_url)
-    steps = list(script(migrations(bare.dialect)[0], "up", bare.dialect, SCHEMA))
+    steps = list(script(migrate.migrations(bare.dialect)[0], "up", bare.dialect, SCHEMA))
     with pytest.raises((apsw.SQLError, asyncpg.PostgresError)):
         await bare.script([*steps, "and then the power went"], at=0)
     assert (tables_at(bare_url), objects_at(bare_url)) == before
@@ -136,20 +148,22 @@ async def test_a_migration_that_is_cut_off_has_not_happened_and_is_done_by_the_n
     assert await version(bare) == code_version(bare.dialect)
 
 
+@pytest.mark.usefixtures("next_releases")
 async def test_a_database_half_way_up_is_brought_up(bare: Database) -> None:
     await migrate.migrate(bare, SCHEMA, 1)
     assert [line.split()[1] for line in await migrate.migrate(bare, SCHEMA)] == [
-        f"{m.number:04}" for m in migrations(bare.dialect)[1:]
+        f"{m.number:04}" for m in migrate.migrations(bare.dialect)[1:]
     ]
 
 
+@pytest.mark.usefixtures("next_releases")
 async def test_migrators_that_start_together_do_each_step_once(bare_url: str) -> None:
     databases = [await reach(bare_url) for _ in range(4)]
     try:
         done = await asyncio.gather(*(migrate.migrate(database, SCHEMA) for database in databases))
         (first, *_) = databases
         assert sorted(line for lines in done for line in lines) == [
-            f"up {m.number:04} {m.name}" for m in migrations(first.dialect)
+            f"up {m.number:04} {m.name}" for m in migrate.migrations(first.dialect)
         ]
         assert await version(first) == code_version(first.dialect)
     finally:
@@ -158,11 +172,12 @@ async def test_migrators_that_start_together_do_each_step_once(bare_url: str) ->
 
 
 async def test_a_step_from_a_version_that_has_passed_is_not_run(migrated: Database) -> None:
-    steps = list(script(migrations(migrated.dialect)[0], "up", migrated.dialect, SCHEMA))
+    steps = list(script(migrate.migrations(migrated.dialect)[0], "up", migrated.dialect, SCHEMA))
     assert await migrated.script(steps, at=0) is False
     assert await migrated.script(steps, at=None) is False
 
 
+@pytest.mark.usefixtures("next_releases")
 async def test_code_that_is_newer_than_the_tables_says_what_to_run(bare: Database) -> None:
     with pytest.raises(SchemaTooOld, match=r"has no tables.*`holdfast migrate`.*--dump-sql"):
         verify(await bare.stored_schema(), bare.dialect)
@@ -224,11 +239,12 @@ def run_by_hand(url: str, sql: str) -> None:
         server.execute(sql)
 
 
+@pytest.mark.usefixtures("next_releases")
 async def test_the_dumped_sql_makes_the_same_tables(bare: Database, bare_url: str) -> None:
     code = code_version(bare.dialect)
     run_by_hand(bare_url, dump(0, code, bare.dialect, SCHEMA))
     dumped = tables_at(bare_url), objects_at(bare_url)
-    assert await bare.stored_schema() == StoredSchema(code, migrations(bare.dialect)[-1].oldest_code)
+    assert await bare.stored_schema() == StoredSchema(code, migrate.migrations(bare.dialect)[-1].oldest_code)
     assert await migrate.migrate(bare, SCHEMA) == []
     run_by_hand(bare_url, dump(code, 0, bare.dialect, SCHEMA))
     assert await version(bare) == 0
@@ -236,6 +252,7 @@ async def test_the_dumped_sql_makes_the_same_tables(bare: Database, bare_url: st
     assert (tables_at(bare_url), objects_at(bare_url)) == dumped
 
 
+@pytest.mark.usefixtures("next_releases")
 async def test_a_dump_may_begin_where_the_database_is(bare: Database, bare_url: str) -> None:
     code = code_version(bare.dialect)
     await migrate.migrate(bare, SCHEMA, 1)
@@ -244,6 +261,7 @@ async def test_a_dump_may_begin_where_the_database_is(bare: Database, bare_url: 
     assert plan(code, code, bare.dialect) == []
 
 
+@pytest.mark.usefixtures("next_releases")
 @pytest.mark.parametrize("dialect", ["postgres"])
 async def test_a_step_locks_each_table_that_it_changes_before_it_begins(bare: Database) -> None:
     """And waits for none later, when it has done half of its work."""
@@ -262,3 +280,99 @@ async def test_drop_removes_everything(migrated: Database, place: Place) -> None
     assert await drop(migrated, SCHEMA) == []
     await migrate.migrate(migrated, SCHEMA)
     verify(await migrated.stored_schema(), migrated.dialect)
+
+
+# Tables from before the first release
+
+PAST = "create table holdfast.schema (one integer primary key default 1, version integer not null, oldest_code integer)"
+
+
+@pytest.mark.parametrize("past", [0, 1, 22])
+async def test_tables_of_a_development_version_are_refused_whatever_their_number(
+    bare: Database, bare_url: str, past: int
+) -> None:
+    """Migration 1 of that time made other tables than migration 1 of 0.1.0."""
+    script = [PAST, f"insert into holdfast.schema (version, oldest_code) values ({past}, {min(past, 8)})"]
+    if bare.dialect == "postgres":
+        script.insert(0, "create schema holdfast")
+    run_by_hand(bare_url, ";".join(script).replace("holdfast.", "" if bare.dialect == "sqlite" else "holdfast."))
+    before = tables_at(bare_url)
+    remedy = "move the file away" if bare.dialect == "sqlite" else r"drop its schema \(`drop schema holdfast cascade`\)"
+    refused = rf"development version from before release 0\.1\.0.* then {remedy} and run `holdfast migrate`\."
+    for attempt in (bare.stored_schema, lambda: migrate.migrate(bare, SCHEMA), lambda: drop(bare, SCHEMA), bare.open):
+        with pytest.raises(SchemaTooOld, match=refused):
+            await attempt()
+    assert tables_at(bare_url) == before
+
+
+# A step that is killed half-way
+
+
+def remarked(url: str) -> str:
+    """What the next release writes: a job with a remark."""
+    columns = "id, route, created_at, priority, max_attempts, max_rescues, kind, queue, tenant, payload, metadata"
+    id = "00000000-0000-7000-8000-000000000001"
+    values = f"'{id}', 1, 1, 1, 1, 1, 'work', 'default', '', '{{}}', '{{}}'"
+    return f"insert into holdfast.job ({columns}, remark) values ({values}, 'late')".replace(
+        "holdfast.", "" if url.startswith("sqlite") else "holdfast."
+    )
+
+
+async def kill_at(url: str, version: int, after: int) -> None:
+    """Somebody kills `holdfast migrate` of the next release when it has done so many statements of its step."""
+    words = ["-m", "tests.support.half_migration", url, str(version), str(after)]
+    pipe = asyncio.subprocess.PIPE
+    doomed = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe)
+    try:
+        assert doomed.stdout is not None
+        assert await doomed.stdout.readline() == b"half-way\n"
+    finally:
+        doomed.kill()
+        await doomed.wait()
+    if not url.startswith("sqlite"):
+        await until_alone(url)
+
+
+async def until_alone(url: str) -> None:
+    """The server has seen that the process is gone."""
+    others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as watch:
+
+        async def alone() -> bool:
+            return await (await watch.execute(others)).fetchone() == (0,)
+
+        await eventually(alone)
+
+
+@pytest.mark.usefixtures("next_releases")
+@pytest.mark.parametrize("part", [0.5, 1.0], ids=["half-way", "not committed"])
+@pytest.mark.parametrize("direction", ["up", "down"])
+async def test_killed_on_the_way_it_has_not_happened_and_the_next_run_does_it(
+    bare: Database, bare_url: str, direction: Direction, part: float
+) -> None:
+    await migrate.migrate(bare, SCHEMA, ADDS)
+    run_by_hand(bare_url, remarked(bare_url))
+    source, target = (ADDS, MOVES) if direction == "up" else (MOVES, ADDS)
+    await migrate.migrate(bare, SCHEMA, source)
+    await bare.close()
+    before = tables_at(bare_url), objects_at(bare_url), remarks_at(bare_url)
+    step = migrate.migrations(bare.dialect)[MOVES - 1]
+    statements = list(script(step, direction, bare.dialect, SCHEMA))
+    await kill_at(bare_url, target, 1 + round(part * (len(statements) - 1)))
+    assert (tables_at(bare_url), objects_at(bare_url), remarks_at(bare_url)) == before
+    database = await reach(bare_url)
+    assert await migrate.migrate(database, SCHEMA, target) == [f"{direction} {MOVES:04} remarks_apart"]
+    await database.close()
+    assert remarks_at(bare_url) == ["late"]
+
+
+def remarks_at(url: str) -> list[str]:
+    """Wherever they are."""
+    place = "remarked" if "remarked" in tables_at(url) else "job"
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(str(sqlite_path(url)))
+        found = [str(row[0]) for row in connection.execute(f"select remark from {place}")]
+        connection.close()
+        return found
+    with psycopg.connect(url) as server:
+        return [str(row[0]) for row in server.execute(f"select remark from holdfast.{place}".encode()).fetchall()]

@@ -25,8 +25,10 @@ from holdfast.kernel.sql import Dialect
 from holdfast.kernel.workers import Registration, drain, register, unregister
 from holdfast.settings import Settings
 from tests.conftest import Place
+from tests.support import next_release
 from tests.support.apps import eventually, happens, settings_with, working
 from tests.support.locks import blocked_by
+from tests.support.next_release import ADDS
 from tests.support.postgres import Cluster
 
 SCHEMA = "holdfast"
@@ -79,7 +81,7 @@ async def a_worker(database: Database, id: str = "old", *, code: int | None = CO
     return await database.transact(register, who, [], ttl_us=TTL_US, gone=[])
 
 
-@pytest.mark.parametrize("code", [CODE, None], ids=["of this code", "from before workers said so"])
+@pytest.mark.parametrize("code", [CODE, None], ids=["of this code", "of unknown code"])
 async def test_a_step_that_a_live_worker_could_not_go_on_after_is_refused(
     database: Database, a_next_release: None, code: int | None
 ) -> None:
@@ -174,29 +176,6 @@ async def test_no_step_down_is_taken_beside_a_worker_whose_tables_it_takes(datab
     assert len(await migrate.migrate(database, SCHEMA, CODE - 1)) == 1
 
 
-async def test_before_workers_said_which_code_they_run_the_tables_say_it(bare_url: str) -> None:
-    """A live worker on tables of version 4 is of code 4 at most; step 5 works with code of 5 only."""
-    database = connect(bare_url, Settings(url=bare_url), Ports())
-    await database.connect()
-    await migrate.migrate(database, SCHEMA, 4)
-    schema = "holdfast." if database.dialect == "postgres" else ""
-    await database.script(
-        [
-            f"insert into {schema}worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, "
-            f"slots, started_at, heartbeat_at, ttl_us) values ('i', 'old', 'old', 'host-1', 1, '0', 'active', '[]', "
-            f"'null', 1, {schema}now_us(), {schema}now_us(), {TTL_US})"
-        ],
-        at=4,
-    )
-    try:
-        with pytest.raises(MigrationRefused, match=r"0005 complete.*old on host-1"):
-            await migrate.migrate(database, SCHEMA)
-        assert await version(database) == 4
-        assert len(await migrate.migrate(database, SCHEMA, force=True)) == CODE - 4
-    finally:
-        await database.close()
-
-
 @pytest.mark.parametrize("dialect", ["sqlite"])
 async def test_a_file_that_a_live_older_worker_uses_is_not_migrated_by_who_opens_it(
     database: Database, place: Place, a_next_release: None
@@ -214,7 +193,6 @@ async def test_a_file_that_a_live_older_worker_uses_is_not_migrated_by_who_opens
 
 # Transactions under way
 
-BEFORE = 5  # the release whose workers go on beside the migrations after it
 LANE = "select name from holdfast.lane where name = 'x' for update"
 JOB = "update holdfast.job set priority = priority where seq = 1"
 KEY = "update holdfast.idempotency set created_at = created_at where created_at = 1"
@@ -223,10 +201,12 @@ READ = "select (select count(*) from holdfast.lane), (select count(*) from holdf
 
 
 @pytest.fixture
-async def database_before(bare_url: str) -> AsyncIterator[Database]:
+async def database_before(bare_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """One that the next release is about to migrate, with a step beside which this code continues."""
     database = connect(bare_url, Settings(url=bare_url), Ports())
     await database.connect()
-    await migrate.migrate(database, SCHEMA, BEFORE)
+    await migrate.migrate(database, SCHEMA)
+    monkeypatch.setattr(migrate, "migrations", next_release.migrations)
     yield database
     await database.close()
 
@@ -242,11 +222,11 @@ async def test_a_migration_and_a_transaction_that_goes_on_beside_it_both_succeed
 ) -> None:
     async with await psycopg.AsyncConnection.connect(bare_url) as worker:
         await worker.execute(first.encode())
-        migrating = asyncio.create_task(migrate.migrate(database_before, SCHEMA))
+        migrating = asyncio.create_task(migrate.migrate(database_before, SCHEMA, ADDS))
         await blocked_by(bare_url, worker)
         await worker.execute(then.encode())
         await worker.commit()
-        assert len(await migrating) == CODE - BEFORE
+        assert len(await migrating) == 1
 
 
 @pytest.mark.parametrize("dialect", ["postgres"])
@@ -257,10 +237,10 @@ async def test_a_migration_that_is_kept_out_changes_nothing_says_what_to_do_and_
     async with await psycopg.AsyncConnection.connect(bare_url) as dump:
         await dump.execute(READ.encode())
         with pytest.raises(StoreBusy, match=r"in 2 tries.*lock timeout.*nothing was changed.*drain the workers"):
-            await migrate.migrate(database_before, SCHEMA)
-        assert await version(database_before) == BEFORE
+            await migrate.migrate(database_before, SCHEMA, ADDS)
+        assert await version(database_before) == CODE
         await dump.rollback()
-        assert len(await migrate.migrate(database_before, SCHEMA)) == CODE - BEFORE
+        assert len(await migrate.migrate(database_before, SCHEMA, ADDS)) == 1
 
 
 # Running code

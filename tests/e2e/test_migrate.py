@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import apsw
@@ -12,7 +13,9 @@ from holdfast import Holdfast
 from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.migrate import code_version, migrations
 from holdfast.kernel.sql import Dialect
-from tests.support.commands import Said, holdfast
+from tests.support import next_release
+from tests.support.commands import Said, environment, holdfast
+from tests.support.next_release import ADDS, MOVES
 
 
 @pytest.fixture
@@ -65,28 +68,10 @@ def test_migrate_tells_programs_what_it_did(bare_url: str, dialect: Dialect, lat
     assert migrate(bare_url, "--check", "--json").json == {"schema": latest, "code": latest, "database": label}
 
 
-@pytest.mark.long
-def test_migrate_goes_to_any_version_and_back(bare_url: str, dialect: Dialect, latest: int) -> None:
-    ups, downs = steps(dialect, "up"), steps(dialect, "down")
-    assert done(bare_url, "--to", "1") == ups[:1]
-    assert done(bare_url, "--to", str(latest)) == ups[1:]
-    assert done(bare_url, "--to", "0") == downs
-    assert migrate(bare_url, "--to", "99").refused(2) == (
-        f"there is no schema version 99; this code knows 0 to {latest}."
-    )
-    assert migrate(bare_url, "--check").code == 1
-
-
 def test_the_dumped_sql_is_the_migration(bare_url: str, dialect: Dialect) -> None:
     execute(bare_url, migrate(bare_url, "--dump-sql").out)
     assert done(bare_url) == ["nothing to do"]
     assert holdfast("jobs", "ls", "--url", bare_url).lines == ["no jobs"]
-
-
-@pytest.mark.long
-def test_part_of_the_sql_can_be_dumped(bare_url: str, dialect: Dialect) -> None:
-    execute(bare_url, migrate(bare_url, "--dump-sql", "--to", "1").out)
-    assert done(bare_url) == steps(dialect, "up")[1:]
 
 
 def test_drop_must_be_meant_and_then_removes_everything(migrated_url: str, dialect: Dialect) -> None:
@@ -148,7 +133,7 @@ def test_a_newer_schema_that_still_allows_this_code_is_used(migrated_url: str) -
 
 
 def add_worker(url: str, id: str) -> None:
-    """As a worker of the release that made the tables leaves itself in them, while it lives."""
+    """As a worker of this release leaves itself in the tables, while it lives."""
     if url.startswith("sqlite"):
         schema, now = "", "unixepoch() * 1000000"
     else:
@@ -156,49 +141,52 @@ def add_worker(url: str, id: str) -> None:
     execute(
         url,
         f"insert into {schema}worker (incarnation, id, name, hostname, pid, version, status, capabilities, queues, "
-        f"slots, started_at, heartbeat_at, ttl_us) values ('i', '{id}', '{id}', 'host-1', 1, '0', 'active', '[]', "
-        f"'null', 1, {now}, {now}, 600000000)",
+        f"slots, started_at, heartbeat_at, ttl_us, code) values ('i', '{id}', '{id}', 'host-1', 1, '0', 'active', "
+        f"'[]', 'null', 1, {now}, {now}, 600000000, 1)",
     )
 
 
-def test_migrate_beside_a_live_older_worker_is_refused_unless_forced(
-    bare_url: str, dialect: Dialect, latest: int
+@pytest.fixture(scope="session")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment of a later release, which nobody has made: it knows two migrations more."""
+    return environment(PYTHONPATH=str(next_release.build(tmp_path_factory.mktemp("later"), version=MOVES)))
+
+
+@pytest.mark.long
+def test_migrate_goes_to_any_version_and_back(bare_url: str, dialect: Dialect, later: Mapping[str, str]) -> None:
+    ups = [*steps(dialect, "up"), f"up {ADDS:04} remarks", f"up {MOVES:04} remarks_apart"]
+
+    def lines(*words: str) -> list[str]:
+        return holdfast("migrate", "--url", bare_url, *words, env=later).lines[1:]
+
+    assert lines("--to", "1") == ups[:1]
+    assert lines() == ups[1:]
+    assert lines("--to", "0") == [line.replace("up", "down", 1) for line in reversed(ups)]
+    assert holdfast("migrate", "--url", bare_url, "--to", "99", env=later).refused(2) == (
+        f"there is no schema version 99; this code knows 0 to {MOVES}."
+    )
+    assert migrate(bare_url, "--check").code == 1
+    execute(bare_url, holdfast("migrate", "--url", bare_url, "--dump-sql", "--to", "2", env=later).out)
+    assert lines() == ups[2:]
+
+
+def test_migrate_beside_a_live_worker_is_refused_if_it_could_not_continue_unless_forced(
+    migrated_url: str, latest: int, later: Mapping[str, str]
 ) -> None:
-    ups = steps(dialect, "up")
-    migrate(bare_url, "--to", "4")
-    add_worker(bare_url, "old-1")
-    line = migrate(bare_url).refused(3)
-    assert line.startswith(f"step {ups[4]} leaves tables for code of schema 5 or newer")
+    def migrate_later(*words: str) -> Said:
+        return holdfast("migrate", "--url", migrated_url, *words, env=later)
+
+    add_worker(migrated_url, "old-1")
+    line = migrate_later().refused(3)
+    assert line.startswith(f"step up {MOVES:04} remarks_apart leaves tables for code of schema {MOVES} or newer")
     assert "old-1 on host-1" in line
     assert "`holdfast workers drain ID`" in line
-    assert migrate(bare_url, "--check").out.endswith(f" has schema 4, this code has schema {latest}\n")
-    forced = migrate(bare_url, "--force")
-    assert (forced.code, forced.lines[1:]) == (0, ups[4:])
+    assert migrate(migrated_url, "--check").out.endswith(f" has schema {latest}, this code has schema {latest}\n")
+    assert migrate_later("--to", str(ADDS)).lines[1:] == [f"up {ADDS:04} remarks"], "it can use those tables"
+    forced = migrate_later("--force")
+    assert (forced.code, forced.lines[1:]) == (0, [f"up {MOVES:04} remarks_apart"])
     assert "old-1 on host-1" in forced.err
     assert "--force ignores that" in forced.err
-
-
-@pytest.mark.long
-def test_migrate_goes_on_beside_a_live_worker_that_can_use_the_new_tables(bare_url: str, dialect: Dialect) -> None:
-    migrate(bare_url, "--to", "5")
-    add_worker(bare_url, "old-1")
-    assert done(bare_url, "--to", "7") == steps(dialect, "up")[5:7]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("code", ["null", "7"], ids=["from before workers said so", "of schema 7"])
-def test_the_step_to_thin_tables_is_refused_beside_any_worker_of_before(
-    bare_url: str, dialect: Dialect, latest: int, code: str
-) -> None:
-    ups, downs = steps(dialect, "up"), steps(dialect, "down")
-    migrate(bare_url, "--to", "7")
-    add_worker(bare_url, "old-1")
-    execute(bare_url, f"update {'' if dialect == 'sqlite' else 'holdfast.'}worker set code = {code}")
-    line = migrate(bare_url).refused(3)
-    assert line.startswith(f"step {ups[7]} leaves tables for code of schema 8 or newer")
-    assert "old-1 on host-1" in line
-    assert migrate(bare_url, "--check").out.endswith(f" has schema 7, this code has schema {latest}\n")
-    assert done(bare_url, "--force") == ups[7:]
-    execute(bare_url, f"update {'' if dialect == 'sqlite' else 'holdfast.'}worker set code = 8")
-    line = migrate(bare_url, "--to", "7").refused(3)
-    assert line.startswith(f"step {downs[latest - 8]} leaves tables for code of schema 7 or older")
+    execute(migrated_url, f"update {'' if migrated_url.startswith('sqlite') else 'holdfast.'}worker set code = {MOVES}")
+    line = migrate_later("--to", str(ADDS)).refused(3)
+    assert line.startswith(f"step down {MOVES:04} remarks_apart leaves tables for code of schema {ADDS} or older")

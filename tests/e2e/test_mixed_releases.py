@@ -1,42 +1,34 @@
-"""A release before beside this one: real processes of both on one database, which this code migrates meanwhile.
+"""This release beside the next one: real processes of both on one database, which the next one migrates meanwhile.
 
-A release before is a wheel of a pinned state of this repository, built without the network.
+No release is there yet beside which this code could be tried. The next one is this code and a migration that nobody has
+made; see `tests.support.next_release`.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.kernel.migrate import code_version
 from tests.conftest import Place
+from tests.support import next_release
 from tests.support.apps import eventually
 from tests.support.commands import Said, environment, python
+from tests.support.next_release import ADDS
 from tests.support.past_kernel import query
 from tests.support.postgres import Cluster
 
 pytestmark = pytest.mark.long
 
-# By schema, the tree of the last commit of that release. A tree, not a commit: it stays the same when history is told
-# in other words.
-BEFORE = {16: "605739e83a324d5a547fd2014e800a98a963b2a3"}
 ROOT = Path(__file__).parents[2]
-FETCH = (
-    f"the sources of the releases before (git trees {', '.join(BEFORE.values())}) are not in this checkout. Fetch the "
-    f"whole history with `git fetch --unshallow`, or run this test in a full clone of the repository; a source archive "
-    f"does not have them."
-)
 RUNS = 4
 
 PROGRAM = '''
@@ -79,21 +71,20 @@ def dig(depth: int) -> str:
 
 @hf.tool(requires=["tag:release=before"])
 def old_dig(depth: int) -> str:
-    """Dig in the release before."""
+    """Dig in the older release."""
     return f"{CODE} dug {depth}"
 
 
 @hf.tool(requires=["tag:release=now"], approve=lambda call: call.input["depth"] > 50)
 def new_dig(depth: int) -> str:
-    """Dig in this release."""
+    """Dig in the newer release."""
     return f"{CODE} dug {depth}"
 
 
-register = getattr(hf, "script", None) or hf.book.scripts.__setitem__  # as the release before has it
-register("any", Script(
+hf.script("any", Script(
     calls(call("dig", depth=1), call("old_dig", depth=2), call("new_dig", depth=3)), say("all dug")
 ))
-register("boss", Script(call("of_any", task="Dig"), say("told to")))
+hf.script("boss", Script(call("of_any", task="Dig"), say("told to")))
 TOOLS = [dig, old_dig, new_dig]
 of_any = hf.agent("of_any", model="scripted:any", tools=TOOLS)
 AGENTS = [
@@ -126,31 +117,10 @@ asyncio.run(main())
 _numbers = itertools.count()
 
 
-class Before(NamedTuple):
-    """A release before: its schema, and a folder with the package as it installs it."""
-
-    schema: int
-    code: Path
-
-
-@pytest.fixture(scope="session", params=BEFORE, ids=lambda schema: f"schema{schema}")
-def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Before:
-    folder = tmp_path_factory.mktemp("before")
-    archive = subprocess.run(["git", "archive", BEFORE[request.param]], cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode:
-        pytest.fail(f"{FETCH} git says: {archive.stderr.decode().strip()}", pytrace=False)
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as sources:
-        sources.extractall(folder / "sources", filter="data")
-    offline = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
-    pip("wheel", "--no-build-isolation", *offline, "--wheel-dir", str(folder), str(folder / "sources"))
-    (wheel,) = folder.glob("*.whl")
-    pip("install", *offline, "--target", str(folder / "installed"), str(wheel))
-    return Before(request.param, folder / "installed")
-
-
-def pip(*words: str) -> None:
-    said = python("-m", "pip", *words, env=environment())
-    assert said.code == 0, said
+@pytest.fixture(scope="session")
+def next_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the next release."""
+    return next_release.build(tmp_path_factory.mktemp("next"), version=ADDS)
 
 
 @pytest.fixture
@@ -210,13 +180,13 @@ class Release:
 
 
 @pytest.mark.timeout(300)
-async def test_a_release_before_and_this_one_work_side_by_side(before: Before, place: Place, tmp_path: Path) -> None:
+async def test_this_release_and_the_next_one_work_side_by_side(next_code: Path, place: Place, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "enqueuing.py").write_text(ENQUEUE)
-    codes = (("before", before.code), ("now", ROOT / "src"))
+    codes = (("before", ROOT / "src"), ("now", next_code))
     old, new = (Release(name, code, tmp_path, place.url) for name, code in codes)
-    assert int(old.run("-c", "from program import SCHEMA; print(SCHEMA)").out) == before.schema
-    assert int(new.run("-c", "from program import SCHEMA; print(SCHEMA)").out) == code_version("sqlite")
+    assert int(old.run("-c", "from program import SCHEMA; print(SCHEMA)").out) == code_version("sqlite")
+    assert int(new.run("-c", "from program import SCHEMA; print(SCHEMA)").out) == ADDS
     old.migrate()
     watcher = Holdfast(place.url, embedded=False)
     with ExitStack() as workers:
@@ -234,6 +204,7 @@ async def test_a_release_before_and_this_one_work_side_by_side(before: Before, p
         await judge(watcher, place)
     finally:
         await watcher.close()
+    assert query(place, "select version, oldest_code from holdfast.schema") == [(ADDS, code_version("sqlite"))]
     for release in (old, new):
         assert "Traceback" not in release.log, release.log
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import apsw
+import psycopg
 import pytest
 
 from holdfast.cli import notes_of
@@ -81,10 +82,21 @@ def test_tables_that_are_not_there(bare_postgres: str, words: tuple[str, ...]) -
 
 @pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
 def test_tables_that_are_too_old(bare_postgres: str) -> None:
-    assert holdfast("migrate", "--url", bare_postgres, "--to", "1").code == 0
+    assert holdfast("migrate", "--url", bare_postgres, "--to", "0").code == 0
     line = ls(bare_postgres).refused(3)
-    assert " has schema 1, this code needs" in line
+    assert " has schema 0, this code needs" in line
     assert "Run `holdfast migrate`" in line
+
+
+@pytest.mark.parametrize("dialect", ["postgres"], indirect=True)
+def test_tables_from_before_the_first_release(bare_postgres: str) -> None:
+    assert holdfast("migrate", "--url", bare_postgres).code == 0
+    with psycopg.connect(bare_postgres, autocommit=True) as server:
+        server.execute("alter table holdfast.schema drop column base")
+    for words in (("jobs", "ls"), ("migrate",), ("migrate", "--check"), ("migrate", "--drop", "--yes")):
+        line = holdfast(*words, "--url", bare_postgres).refused(3)
+        assert " has tables of a development version from before release 0.1.0, and nothing migrates them." in line
+        assert "`drop schema holdfast cascade`" in line
 
 
 @pytest.mark.long

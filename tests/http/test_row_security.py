@@ -22,8 +22,10 @@ from tests.http.client import Client
 from tests.http.planted import ask, count_runs, plant
 from tests.http.test_api import API, guide
 from tests.http.test_security import ENDPOINTS, as_principal, call
+from tests.support import next_release
 from tests.support.apps import settings_with
-from tests.support.commands import holdfast
+from tests.support.commands import environment, holdfast
+from tests.support.next_release import ADDS
 
 ACME, EVIL = Bounds(reads=True, tenant="acme"), Bounds(reads=True, tenant="evil")
 LOGIN = "holdfast_test_app"
@@ -169,7 +171,7 @@ async def test_a_login_that_may_not_take_the_role_is_told_so(hf: Holdfast, postg
 
 
 @pytest.mark.long
-def test_it_is_turned_on_and_off_by_a_command(postgres_url: str) -> None:
+def test_it_is_turned_on_and_off_by_a_command(postgres_url: str, tmp_path: Path) -> None:
     def policies() -> set[str]:
         with psycopg.connect(postgres_url) as connection:
             return {
@@ -179,8 +181,9 @@ def test_it_is_turned_on_and_off_by_a_command(postgres_url: str) -> None:
     on = holdfast("migrate", "--row-security", "--url", postgres_url)
     assert (on.code, "row security is on" in on.out) == (0, True), on
     assert {"run", "session", "message", "run_event", "job"} <= policies()
-    assert holdfast("migrate", "--to", "17", "--force", "--url", postgres_url).code == 0
-    assert "row security is on" in holdfast("migrate", "--url", postgres_url).out
+    later = environment(PYTHONPATH=str(next_release.build(tmp_path, version=ADDS)))
+    assert "row security is on" in holdfast("migrate", "--url", postgres_url, env=later).out
+    assert holdfast("migrate", "--to", str(ADDS - 1), "--url", postgres_url, env=later).code == 0
     off = holdfast("migrate", "--no-row-security", "--url", postgres_url)
     assert (off.code, policies()) == (0, set()), off
     assert "create policy" in holdfast("migrate", "--row-security", "--dump-sql", "--url", postgres_url).out

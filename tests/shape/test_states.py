@@ -203,7 +203,7 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
             yield table, value
 
 
-LOCKED_BEFORE = ("lose_workers :many",)  # whose rows a query before has locked, in the states that it may end
+LOCKED_BEFORE = (" lose_workers ",)  # whose rows a query before has locked, in the states that it may end
 SQL = [(name, text) for path in statements("agents") for name, text in _statements(path)]
 OF_WORKERS = [(name, text) for path in statements() for name, text in _statements(path) if "holdfast.worker" in text]
 

@@ -1,4 +1,4 @@
-"""A program that migrates a database, stops after so many statements of the last step, and waits to be killed.
+"""The next release as it migrates a database, stops after so many statements of the last step, and waits to be killed.
 
 `python -m tests.support.half_migration URL VERSION STATEMENTS`; it says `half-way` when it stands there.
 """
@@ -15,6 +15,7 @@ from holdfast.kernel import migrate
 from holdfast.kernel.database import Guard
 from holdfast.kernel.drivers import connect
 from holdfast.settings import Settings
+from tests.support import next_release
 
 
 class Halting(list[str]):
@@ -51,4 +52,5 @@ async def main(url: str, version: int, after: int) -> None:
 
 
 if __name__ == "__main__":
+    migrate.migrations = next_release.migrations  # type: ignore[assignment]  # this process is that release
     asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

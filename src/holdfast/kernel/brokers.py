@@ -89,7 +89,7 @@ class TakenNotes:
 
 
 async def return_untold(tx: Transaction, leases: Sequence[Lease]) -> int:
-    """Give back those of these leases that are there, whoever holds them now; how many jobs that were."""
+    """Give back those of these leases that are still there; returns how many jobs that were."""
     noted = sorted({Noted.of(lease) for lease in leases})
     found = await tx.many(BrokersSql.find_noted, noted=noted)
     if not found:

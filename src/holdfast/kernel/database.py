@@ -166,7 +166,10 @@ class Database(Protocol):
         """Clear away dead rows, where more than `after` have gathered, or a log that grew; True when that was done."""
 
     async def stored_schema(self) -> StoredSchema | None:
-        """The version of the tables that are there; None when there are none."""
+        """The version of the tables that are there; None when there are none.
+
+        Raises `SchemaTooOld` where a development version from before release 0.1.0 made them.
+        """
 
 
 class Transacting(Protocol):

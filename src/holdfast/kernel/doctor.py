@@ -179,8 +179,7 @@ def _unsure(work: Work, alive: Collection[WorkerRow]) -> Iterator[Finding]:
 
 
 def _too_old(alive: Sequence[WorkerRow], oldest_code: int) -> Iterator[Finding]:
-    # A row without a code is of a release from before version 6; which one, it does not say.
-    if old := [row.id for row in alive if (row.code or migrate.CODE_UNTOLD) < oldest_code]:
+    if old := [row.id for row in alive if (row.code or migrate.UNKNOWN_CODE) < oldest_code]:
         yield Finding(
             "workers",
             "problem",

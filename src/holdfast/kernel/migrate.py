@@ -2,9 +2,10 @@
 
 A script and its entry in the schema table are one transaction, so a migration killed half-way has not happened and
 the next run does it. The database stores its version and the oldest code that may still use it: code runs when its
-own version is not newer than the tables and not older than that. No step is taken beside a live worker whose code
-could not continue after it or after one of the steps that follow, unless that is forced. A step locks all that it
-changes before it begins, so that it meets the transactions of live workers there and not half-way.
+own version is not newer than the tables and not older than that. It also stores the release whose tables migration 1
+made: tables from before that release are refused, because no migration leads on from them. No step is taken beside a
+live worker whose code could not continue after it or after one of the steps that follow, unless that is forced. A step
+locks all that it changes before it begins, so that it meets the transactions of live workers there and not half-way.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ Direction = Literal["up", "down"]
 _FILE = re.compile(r"(?P<number>\d{4})_(?P<name>\w+)\.(?P<dialect>sqlite|postgres)\.sql")
 _OLDEST = re.compile(r"^-- oldest_code: (\d+)$", re.M)
 
-_LEDGER = """
+BASE = "0.1.0"  # the release whose tables migration 1 makes
+_LEDGER = f"""
 create table if not exists holdfast.schema (
-    one integer primary key default 1 check (one = 1), version integer not null, oldest_code integer not null
+    one integer primary key default 1 check (one = 1), version integer not null, oldest_code integer not null,
+    base text not null default '{BASE}'
 );
-insert into holdfast.schema (version, oldest_code) values (0, 0) on conflict (one) do nothing;
+insert into holdfast.schema (one, version, oldest_code) values (1, 0, 0) on conflict (one) do nothing;
 """
 
-_KNOWS_CODE = 6  # from this version on a worker's row says which code it runs
-CODE_UNTOLD = _KNOWS_CODE - 1  # the newest that says nothing
+UNKNOWN_CODE = 1  # what counts as the code of a worker's row that says nothing of it: the oldest
 _LIVE = """
-select id, hostname, {code} from holdfast.worker
+select id, hostname, code from holdfast.worker
 where status in ('active', 'draining') and heartbeat_at + ttl_us > holdfast.now_us() order by seq
 """
 _REMEDY = (
@@ -218,6 +220,15 @@ def verify(stored: StoredSchema | None, dialect: Dialect, where: str = "the data
         )
 
 
+def check_base(base: str | None, where: str, remove: str) -> None:
+    """Refuse tables that another release than `BASE` began: the versions of their steps mean other tables."""
+    if base != BASE:
+        raise SchemaTooOld(
+            f"{where} has tables of a development version from before release {BASE}, and nothing migrates them. Let "
+            f"that version finish the work in them, then {remove} and run `holdfast migrate`."
+        )
+
+
 def _beside_workers(
     stored: StoredSchema,
     steps: Sequence[tuple[Migration, Direction]],
@@ -232,8 +243,7 @@ def _beside_workers(
     migration, direction = steps[0]
 
     def judge(rows: Sequence[Any]) -> None:
-        # A row without a code is of a release from before version 6, which the tables allowed.
-        codes = [(*row[:2], min(stored.version, CODE_UNTOLD) if row[2] is None else row[2]) for row in rows]
+        codes = [(*row[:2], UNKNOWN_CODE if row[2] is None else row[2]) for row in rows]
         for step in steps if overruled is None else steps[:1]:  # what is forced is said where it happens
             unfit = [f"{id} on {host}" for id, host, code in codes if _is_unfit(code, *step)]
             if unfit and overruled is None:
@@ -241,9 +251,8 @@ def _beside_workers(
             if unfit and overruled is not None:
                 overruled(f"{_reason(unfit, *step)} --force ignores that: replace them now.")
 
-    code = "code" if stored.version >= _KNOWS_CODE else "null"
     locked = locks(migration, direction, schema, guarded=True) if dialect == "postgres" else []
-    return Guard(locked, in_schema(_LIVE.format(code=code), dialect, schema), judge)
+    return Guard(locked, in_schema(_LIVE, dialect, schema), judge)
 
 
 def _is_unfit(code: int, migration: Migration, direction: Direction) -> bool:

@@ -184,7 +184,7 @@ class Pops:
             task.add_done_callback(self._returning.discard)
 
     async def _give_back_untold(self) -> None:
-        """What claims took whose answers were lost: nobody was told of it."""
+        """Give back what claims took whose answers were lost: no client has received it."""
         if given := await self._untold.give_back(self._database):
             log.warning("%s went back: the answer to a claim was lost", plural(given, "job"))
 

@@ -295,7 +295,12 @@ class PostgresDatabase:
         name = f"{self.settings.schema}.schema"
         if await connection.fetchval("select to_regclass($1)", name) is None:
             return None
-        return StoredSchema(*await connection.fetchrow(f"select version, oldest_code from {name}"))
+        version, oldest, base = await connection.fetchrow(
+            f"select version, oldest_code, to_jsonb(stored) ->> 'base' from {name} stored"
+        )
+        remove = f"drop its schema (`drop schema {self.settings.schema} cascade`)"
+        migrate.check_base(base, f"PostgreSQL at {server_of(self.url)}", remove)
+        return StoredSchema(version, oldest)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:

@@ -231,6 +231,9 @@ class SqliteFile(SqliteStatements):
                 f"give Holdfast a separate file."
             )
         self._refuse_foreign_objects()
+        columns = {name for (name,) in self.execute("select name from pragma_table_info('schema')")}
+        ((base,),) = self.execute("select base from schema") if "base" in columns else [(None,)]
+        migrate.check_base(base, self.path, "move the file away")
         ((version, oldest),) = self.execute("select version, oldest_code from schema")
         return StoredSchema(version, oldest)
 
