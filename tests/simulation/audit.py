@@ -76,6 +76,7 @@ class Audit:
         self.ceiling_us = ceiling_us
         self._gone = gone
         self.left: set[int] = set()  # workers that have said goodbye: whatever they held, they hand back
+        self.clients: set[int] = set()  # of gateways: when one is given up, its leases end with it, not before
         self._raw: list[tuple[str, tuple[Any, ...] | None, tuple[Any, ...] | None]] = []
         self._columns = {name: _columns(file, relation(name)) for name in PRIMARY_KEYS}
         self._fields = {table: _columns(file, table) for table in WATCHED}
@@ -161,11 +162,14 @@ class Audit:
         holders = {change.old["holder"] for change in changes if change.table == "duty" and change.old is not None}
         alive = {seq for seq in holders & set(self.workers) if self.workers[seq]["status"] in ("active", "draining")}
         hosted = {seq for seq, row in self.workers.items() if row["host"] in self._gone}  # they went with their hub
-        gone = {*self._gone, *hosted, *self.left}
+        clients = {seq for seq in self.clients & set(self.workers) if self.workers[seq]["status"] == "lost"}
+        gone = {*self._gone, *hosted, *self.left, *clients}
         known: dict[str, Any] = {"jobs": self.jobs, "gone": gone, "given_up": holders - alive}
         check_changes(changes, now=now, ceiling_us=self.ceiling_us, **known)
         for change in changes:
-            if change.table == "job" and change.new is not None:
+            if change.table == "worker" and change.new is not None:
+                self._given_up_when_silent(change.old, change.new, now)
+            elif change.table == "job" and change.new is not None:
                 self._written_under_its_token(change.old, change.new)
                 self._within_its_lane(change.old, change.new)
                 if change.old is not None:
@@ -230,6 +234,15 @@ class Audit:
             self._attempts[change.new["job"]][change.key] = change.new
         elif change.old is not None:
             self._attempts[change.old["job"]].pop(change.key, None)
+
+    def _given_up_when_silent(self, old: Row | None, new: Row, now: int) -> None:
+        """A client of a gateway shows no sign of life but its heartbeats. One that begins anew takes its own place."""
+        if new["seq"] not in self.clients or new["status"] != "lost" or old is None or old["status"] == "lost":
+            return
+        heirs = (row for row in self.workers.values() if row["id"] == new["id"] and row["seq"] > new["seq"])
+        early = old["heartbeat_at"] + old["ttl_us"] > now
+        if early and not any(row["status"] in ("active", "draining") for row in heirs):
+            raise Violation("I7 (a client that is heard of keeps what it holds)", _image(new))
 
     def _stand_in_one_place(self) -> None:
         """I26, I28: seen from the tables themselves, whatever the view makes of them."""

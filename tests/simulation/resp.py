@@ -80,7 +80,7 @@ class RespWorld(World):
         self.client.overhear(operation, arguments, answer)
         if getattr(operation, "func", operation) is workers.register and isinstance(answer, int):
             self.journal.process_of[answer] = arguments[0].hostname
-            self.store.audit.left.add(answer)  # the gateway ends its leases with it, however long they still are
+            self.store.audit.clients.add(answer)
 
     def _note(self, seconds: float) -> None:
         self.journal.note(STORE, self.store.seconds, seconds)
