@@ -30,7 +30,7 @@ async def greet(name: str) -> None: ...
 """
 # Commands that write, run until stopped, or ask no database. All others only look, and are found by themselves.
 APART = {"init", "migrate", "bench", "demo", "provider", "completion", "settings", "worker", "dev", "enqueue"}
-APART |= {"agw", "deploy", "pool", "resp", "serve"}  # they serve, or look into no store
+APART |= {"agw", "deploy", "pool", "resp", "serve", "sql"}  # they serve, or look into no store
 OF_FILES = {"machine": ("check", "run"), "plan": ("submit",), "action": ("submit",)}
 OF_FILES["triggers"] = ("tick", "install", "remove")  # they begin with a file of yours
 OF_FILES["tokens"] = ("create",)  # it makes a new database: nobody can log in without a token

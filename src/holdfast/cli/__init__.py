@@ -62,6 +62,7 @@ COMMANDS = {
     "completion": "Print the script that completes commands in a shell.",
     "lanes": "Show lanes to model providers that are closed, and open them.",
     "provider": "Simulate the model provider, with the same checks.",
+    "sql": "Print a statement as each database gets it, and its plan.",
     "bench": "Measure how fast jobs go through your own database.",
     "demo": "Watch agents survive the death of their workers.",
 }

@@ -1,4 +1,7 @@
-"""What a database says about itself: versions, durability, room. Asked for `holdfast doctor`, judged elsewhere."""
+"""What a database says about itself: versions, durability, room, and how it would run a statement.
+
+Asked for `holdfast doctor` and `holdfast sql`, judged elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.drivers.causes import raise_as
 from holdfast.kernel.drivers.filesystems import MOUNTS, filesystem_of
 from holdfast.kernel.drivers.postgres_vacuum import MAY_VACUUM
+from holdfast.kernel.sql import Rendered
 
 if TYPE_CHECKING:
     from holdfast.kernel.drivers.postgres import PostgresDatabase
@@ -157,6 +161,34 @@ async def blockers(database: Database) -> list[Blocker]:
             return [Blocker(*row) for row in await connection.fetch(_BLOCKERS)]
     except (PostgresError, *AWAY) as problem:
         raise_as(typed(database.url, problem), problem)
+
+
+async def plan_of(database: Database, rendered: Rendered) -> list[str]:
+    """How an open database would run a statement whose values it does not know. It runs nothing."""
+    from holdfast.kernel.drivers.sqlite import SqliteDatabase
+
+    if isinstance(database, SqliteDatabase):
+        return await database.explain(rendered)
+    return await _plan_on_server(database, rendered)
+
+
+async def _plan_on_server(database: Database, rendered: Rendered) -> list[str]:
+    from asyncpg import PostgresError
+
+    from holdfast.kernel.drivers.postgres import PostgresDatabase
+    from holdfast.kernel.drivers.postgres_errors import AWAY, typed
+
+    assert isinstance(database, PostgresDatabase)
+    nulls = ", ".join("null" for _ in rendered.parameters)
+    try:
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute("set local plan_cache_mode = force_generic_plan")
+            await connection.execute(f"prepare holdfast_plan as {rendered.texts[0]}")
+            lines = await connection.fetch(f"explain execute holdfast_plan{f'({nulls})' if nulls else ''}")
+            await connection.execute("deallocate holdfast_plan")
+    except (PostgresError, *AWAY) as problem:
+        raise_as(typed(database.url, problem), problem)
+    return [line[0] for line in lines]
 
 
 async def _file(database: Database) -> FileFacts | None:

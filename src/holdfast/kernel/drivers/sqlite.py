@@ -38,7 +38,7 @@ from holdfast.kernel.drivers.sqlite_hints import LARGEST, SqliteHints, runtime_f
 from holdfast.kernel.drivers.sqlite_locks import FilePresence, Turns, lock_folder
 from holdfast.kernel.drivers.sqlite_readers import SqliteReaders, read
 from holdfast.kernel.hints import merged
-from holdfast.kernel.sql import Dialect
+from holdfast.kernel.sql import Dialect, Rendered
 from holdfast.settings import Settings
 
 P = ParamSpec("P")
@@ -148,6 +148,10 @@ class SqliteDatabase:
     async def describe(self) -> tuple[str, str, int]:
         """The library's version, the journal mode, and how synchronous this connection is."""
         return await asyncio.wrap_future(self._thread.call(lambda file: file.describe()))
+
+    async def explain(self, rendered: Rendered) -> list[str]:
+        """The plans of a statement's texts, one after the other."""
+        return await asyncio.wrap_future(self._thread.call(lambda file: file.explain(rendered)))
 
     @property
     def _thread(self) -> Writer:

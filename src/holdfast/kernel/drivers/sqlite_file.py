@@ -257,6 +257,16 @@ class SqliteFile(SqliteStatements):
         ((synchronous,),) = self.execute("pragma synchronous")
         return apsw.sqlite_lib_version(), journal, synchronous
 
+    def explain(self, rendered: Rendered) -> list[str]:
+        unknown: dict[str, Any] = dict.fromkeys(parameter.name for parameter in rendered.parameters)
+        lines: list[str] = []
+        for text in rendered.texts:
+            depths = {0: -1}
+            for id, parent, _, step in self.execute(f"explain query plan {text}", unknown):
+                depths[id] = depths[parent] + 1
+                lines.append(f"{'  ' * depths[id]}{step}")
+        return lines
+
     def close(self) -> None:
         self.connection.close()
 

@@ -70,7 +70,7 @@ _ROOM = """least(
 # could read one list for each entry of the other.
 _NTH = re.compile(r"@nth\((:[a-z_.]+) as (\w+), (\w+(?:\([^()]*(?:\([^()]*\))?[^()]*\))?)\)")
 _MACRO = re.compile(rf"@({'|'.join(_LISTS)}|fence|room)\b(?:\((\w+)\))?")
-_PART = re.compile(r"@(\w+)")
+_PART = re.compile(r"(^ +|)@(\w+)", re.M)
 _COMMENTS = re.compile(r"^(?:--[^\n]*\n)+")
 _SCHEMA = re.compile(r"\bholdfast\.")
 _COLUMNS = re.compile(r":columns\b(?:\((\w+)\))?")
@@ -229,9 +229,13 @@ def sources(file: str, package: str = __name__) -> tuple[Source, ...]:
 
 
 def _without_macros(text: str, parts: Mapping[str, str]) -> str:
-    text = _PART.sub(lambda match: parts.get(match[1], match[0]), text)
+    text = _PART.sub(lambda match: _indented(parts.get(match[2], f"@{match[2]}"), match[1]), text)
     text = _MACRO.sub(_expanded, text)
     return _NTH.sub(r"(cast(\1 as \2[]))[least(cardinality(cast(\1 as \2[])), \3)]", text)
+
+
+def _indented(part: str, indent: str) -> str:
+    return indent + part.replace("\n", f"\n{indent}")
 
 
 def _expanded(match: re.Match[str]) -> str:
