@@ -1,11 +1,12 @@
 """Moves on SQLite: a statement that moves rows is an insert and a delete, and both choose the same rows.
 
-Each half has its own plan. Here the plans differ as much as they can: between the two halves, the index by which the
-first one found its rows is replaced by one that lists equal rows the other way round.
+So both have the same condition. Each half has its own plan: here the plans differ as much as they can, because the
+index by which the first half found its rows is replaced by one that lists equal rows the other way round.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -34,6 +35,8 @@ select seq, 1, 0, 0, 100, 0, 0, {state}, {due_at}, {channel}, {lane} from n
 WAITING = FILL.format(jobs=JOBS, state="'waiting'", due_at=NOW_US, channel="'door'", lane="null")
 BLOCKED = FILL.format(jobs=JOBS, state="'blocked'", due_at="null", channel="null", lane="'narrow'")
 MOVES: dict[Statement, str] = {LanesSql.unblock: BLOCKED, WaitingSql.wake: WAITING, WaitingSql.wake_some: WAITING}
+INSERT = re.compile(r"insert into (?:ready|later) \(.*?\) select .*? from (?:ready|later)(?: [a-z])? where (.*)")
+DELETE = re.compile(r"delete from (?:ready|later) where (.*?)(?: returning .*)?")
 OTHER_WAY_ROUND = """
 drop index later_due;
 drop index later_channel;
@@ -65,6 +68,25 @@ def test_the_moves_that_a_limit_bounds_are_tested_here() -> None:
         and all(" limit :" in text for text in rendered.texts)
     }
     assert bounded == MOVES.keys()
+
+
+def test_both_halves_of_a_move_have_the_same_condition() -> None:
+    moves = {
+        statement: (insert[1], delete[1])
+        for statement, rendered in catalogue((*KERNEL, *AGENTS), "sqlite", "").items()
+        if len(rendered.texts) == 2
+        and (insert := INSERT.fullmatch(plain(rendered.texts[0])))
+        and (delete := DELETE.fullmatch(plain(rendered.texts[1])))
+    }
+    assert moves.keys() > MOVES.keys()
+    assert len(moves) > 7
+    for statement, (written, removed) in moves.items():
+        assert written == removed, statement
+
+
+def plain(text: str) -> str:
+    """In one line, and without the short names of tables."""
+    return " ".join(re.sub(r"\b[a-z]\.(?=\w)", "", text).split()).replace("( ", "(")
 
 
 @pytest.mark.parametrize("statement", MOVES, ids=lambda statement: statement.name)
