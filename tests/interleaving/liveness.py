@@ -15,9 +15,20 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
+from holdfast.agents import message_pages, queries, run_pages, session_pages
+from holdfast.agents.lanes import close_lane
+from holdfast.agents.lanes import list_lanes as list_closed_lanes
+from holdfast.agents.money.api import list_budgets, set_budget
+from holdfast.agents.money.money_rows import BudgetRow
+from holdfast.agents.money.statements import BudgetsSql
+from holdfast.agents.people.inquiry_pages import list_inquiries
+from holdfast.agents.runs.create import create_run
+from holdfast.agents.runs.turns import Play, begin
 from holdfast.errors import HoldfastError
+from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat
 from holdfast.kernel.brokers import Claimer, claim_for, take
 from holdfast.kernel.cancel import cancel
+from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers.lent_postgres import LentAsyncpg
@@ -26,23 +37,50 @@ from holdfast.kernel.enqueue import enqueue, enqueue_once, enqueue_unique
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import beat, expire
 from holdfast.kernel.queries import list_jobs
-from holdfast.kernel.queues import list_lanes, list_queues
+from holdfast.kernel.queues import list_lanes, list_queues, set_queue
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import NewJob
-from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, WorkersSql
+from holdfast.kernel.rows import Lease, NewJob
+from holdfast.kernel.statements import BrokersSql, EnqueueSql, JobsSql, LanesSql, LeasesSql, WorkersSql
 from holdfast.kernel.waiting import park, signal, store_step, wake
 from holdfast.kernel.why import why
 from holdfast.kernel.workers import adopt_routes, list_workers, look, lose_workers, register
 from holdfast.outcomes import Done, Snooze
+from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked
+from holdfast.resp.rows import Epoch
+from holdfast.resp.statements import HoldersSql
+from holdfast.resp.workers import beat_all
 from tests.interleaving.edits import Edit
 from tests.interleaving.mutants import Mutant
 from tests.interleaving.pausing import Call, Gate, call, through
 from tests.interleaving.scene import CEILING_US, SECOND, TTL_US, Scene, verb
+from tests.interleaving.scenes_agents import INTENT, PROMPT, Agents
 from tests.interleaving.stage import Stage, staged
 from tests.support.stores import Store
 
 _HOUR = 3_600 * SECOND
+COSTS = INTENT._replace(nano=1_000)
 _MIGRATION_LOCK = 5_073_114  # as the driver takes it
+
+
+class Talks(Agents):
+    """Runs of agents, each in a session of its own, under a budget of its own."""
+
+    name = "talks"
+
+    async def accepted(self, name: str) -> Lease:
+        """A run that was claimed."""
+        new = self.submission(name, None, name, name)
+        await self.do(put_budget, new.session.id)
+        await self.do(create_run, new, "")
+        (lease,) = await self.do(claim, self.worker, [new.route.id], 1, TTL_US)
+        assert isinstance(lease, Lease)
+        return lease
+
+    async def asked(self, name: str) -> Play:
+        """Its model is being asked."""
+        play = await self.play(await self.accepted(name))
+        assert await self.do(begin, play, PROMPT, COSTS) == "begun"
+        return play
 
 
 class Everything(Scene):
@@ -52,7 +90,7 @@ class Everything(Scene):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.caller: Any = None  # the connection of whoever holds
+        self.talks = Talks(store)
 
     def laned(self, name: str, lane: str, concurrency: int = 1, **changes: Any) -> NewJob:
         return self.job(name, lane=lane, concurrency=concurrency, **changes)
@@ -80,10 +118,31 @@ class Everything(Scene):
         await self.store.query(
             f"update holdfast.lease set lease_until = {self.store.clock.us + _HOUR} where true returning 1"
         )
+        await self.do(set_queue, "default", on_orphan="requeue")
+        await self.build_talks()
+        await self.build_owners()
         await self.put(self.job("ready held"), self.job("ready"))
         await self.put(self.laned("behind", "held"), self.laned("free", "free"))
         await self.store.query(f"update holdfast.lane set updated_at = {self.store.clock.us - 2 * _HOUR} returning 1")
         await self.store.query(f"update holdfast.route set used_at = {self.store.clock.us - 2 * _HOUR} returning 1")
+
+    async def build_talks(self) -> None:
+        self.talks.worker = self.worker
+        self.asked_held = await self.talks.asked("held")
+        self.asked = await self.talks.asked("other")
+        self.begins = await self.talks.play(await self.talks.accepted("begins"))
+        for lane in ("held", "other"):
+            await self.do(close_lane, lane, None, person=True, reason="no money")
+
+    async def build_owners(self) -> None:
+        """Brokers and clients of a gateway, which share statements with others."""
+        names = ("broker held", "broker", "client held", "client")
+        self.broker_held, self.broker, self.client_held, self.client = [await self.enter(name) for name in names]
+
+    async def enter(self, name: str) -> Epoch:
+        unique = str(self.id("incarnation", name))
+        who = self.who(name)._replace(incarnation=unique, host=self.worker if "broker" in name else NOWHERE)
+        return Epoch(await self.do(register, who, [], ttl_us=2 * _HOUR, gone=[]), unique)
 
     # What workers do
 
@@ -128,6 +187,25 @@ class Everything(Scene):
     def beat(self) -> Call:
         held = [self.runs_held.held, self.runs.held, self.narrow.held]
         return call(beat, self.worker, 3, held, ttl_us=TTL_US, ceiling_us=CEILING_US)
+
+    @verb
+    def beat_for_brokers(self) -> Call:
+        """A heartbeat of a process with brokers: each of them lives, though somebody holds the row of one."""
+        hosted = [OwnerBeat(each.worker, 0) for each in (self.broker_held, self.broker)]
+        return call(beat, self.worker, 3, [], ttl_us=TTL_US, ceiling_us=CEILING_US, hosted=hosted)
+
+    @verb
+    def beat_for_clients(self) -> Call:
+        epochs = sorted([self.client_held, self.client])
+        return call(beat_all, epochs, ttl_us=TTL_US, delivered=frozenset())
+
+    @verb
+    def pop(self) -> Call:
+        """A claim of a gateway, for all who wait at it."""
+        turn = QueueTurn("default", frozenset({route_for("default", "work").id}))
+        return call(
+            claim_asked, [ClaimAsk(each, 1, (turn,), "") for each in (self.client_held, self.client)], ttl_us=TTL_US
+        )
 
     @verb
     def register_another(self) -> Call:
@@ -196,11 +274,41 @@ class Everything(Scene):
     def cancel(self) -> Call:
         return call(cancel, self.id("ready"), reason="no more")
 
+    # What agents do, each in a session of its own
+
+    @verb
+    def accept_run(self) -> Call:
+        return call(create_run, self.talks.submission("new", None, "new", "new"), "")
+
+    @verb
+    def begin_turn(self) -> Call:
+        return call(begin, self.begins, PROMPT, COSTS)
+
+    @verb
+    def journal(self) -> Call:
+        return self.talks.speaking(self.asked, "Well")
+
+    @verb
+    def commit_calls(self) -> Call:
+        return self.talks.answering(self.asked, "look", "buy")
+
+    @verb
+    def close_provider_lane(self) -> Call:
+        return call(close_lane, "other", None, person=True, reason="still no money")
+
+    @verb
+    def budget(self) -> Call:
+        return call(put_budget, self.talks.id("new"))
+
     # What is read
 
     @verb
     def read(self) -> Call:
         return call(read_everything, self.id("blocked"))
+
+    @verb
+    def read_agents(self) -> Call:
+        return call(read_agents, self.talks.id("held"))
 
 
 async def read_everything(tx: Transaction, id: Any) -> None:
@@ -210,6 +318,21 @@ async def read_everything(tx: Transaction, id: Any) -> None:
     await list_queues(tx)
     await list_workers(tx, all=True, limit=100)
     await why(tx, id)
+
+
+async def read_agents(tx: Transaction, id: Any) -> None:
+    await run_pages.list_runs(tx, limit=100)
+    await session_pages.list_sessions(tx, limit=100)
+    await message_pages.list_messages(tx, id)
+    await list_inquiries(tx, state=None)
+    await queries.session_usage(tx, id)
+    await list_budgets(tx, None, None)
+    await list_closed_lanes(tx)
+
+
+async def put_budget(tx: Transaction, session: str) -> None:
+    """Enough for anything that is asked here."""
+    await set_budget(tx, BudgetRow(f"{session} 1", "session", session, 0, 10**12, "end"))
 
 
 Hold = Callable[[Everything, Any], Awaitable[object]]
@@ -284,6 +407,24 @@ HOLDS: Final = (
     row("waiting row", "later where seq = {channel}"),
     row("lease row", "lease where seq = {runs held}"),
     row("anchor of a job", "job where seq = {runs held}"),
+    row("queue", "queue where name = 'default'"),
+    row("broker", "worker where id = 'broker held'"),
+    row("client of a gateway", "worker where id = 'client held'"),
+    row("session", "session where key = 'held'"),
+    row("run", "run where session = (select id from holdfast.session where key = 'held')"),
+    row(
+        "turn",
+        "turn where run = (select r.id from holdfast.run r join holdfast.session s on s.id = r.session"
+        " where s.key = 'held')",
+    ),
+    row("agent", "agent where name = 'helper'"),
+    row("budget", "budget where subject = (select id from holdfast.session where key = 'held')"),
+    row(
+        "use of a budget",
+        "budget_use where budget = (select b.id from holdfast.budget b join holdfast.session s"
+        " on s.id = b.subject where s.key = 'held')",
+    ),
+    row("provider lane", "provider_lane where name = 'held'"),
     Held("migration lock", _migration_lock),
     lent("tx= into a lane and a route that are old", lambda s: _enqueue(s.laned("l", "held"), s.job("p"), scene=s)),
     lent("tx= with other limits", lambda s: _enqueue(s.laned("l", "held", 5), scene=s)),
@@ -327,6 +468,21 @@ MUTANTS: Final = (
         "a sweep waits for the row of a worker",
         "worker/lose_workers",
         (Edit(WorkersSql.lose_workers, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "heartbeats wait for the row of one broker",
+        "broker/beat_for_brokers",
+        (Edit(BrokersSql.lock_living, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "all who wait at a gateway wait for the row of one",
+        "client of a gateway/pop",
+        (Edit(HoldersSql.lock_holders, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "a page of budgets waits for who changes one",
+        "budget/read_agents",
+        (Edit(BudgetsSql.list_budgets, "order by b.scope, b.subject, b.period_us", "order by b.id for update of b"),),
     ),
     Mutant(
         "heartbeats wait for a lease",

@@ -51,14 +51,14 @@ def _reply(blocks: list[dict[str, Any]], reason: str) -> Reply:
 class Agents(Scene):
     """What scenes of agents have in common. A worker that only ends what it claims fails the runs it gets."""
 
-    def submission(self, name: str, during: str | None = None) -> Submission:
+    def submission(self, name: str, during: str | None = None, session: str = "session", key: str = "s") -> Submission:
         job, route = run_job(self.id(name), "helper", self.store.settings)
         return Submission(
             job=job,
             route=route,
             agent=Named(AgentName("helper"), SPEC),
             agent_name="helper",
-            session=SessionWish(self.id("session"), key="s"),
+            session=SessionWish(self.id(session), key=key),
             input=f'[{{"type": "text", "text": "{name}"}}]',
             during=during,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,8 +31,8 @@ MINUTE_US = 60_000_000
 
 
 @contextmanager
-def claims_wait(place: Place, worker: str) -> Iterator[None]:
-    """A transaction of somebody else, for which the claims of this worker wait."""
+def claims_wait(place: Place) -> Iterator[None]:
+    """A transaction of somebody else, for which claims wait."""
     if place.url.startswith("sqlite"):
         other = apsw.Connection(place.url.removeprefix("sqlite:///"))
         other.execute("begin immediate")
@@ -43,7 +43,7 @@ def claims_wait(place: Place, worker: str) -> Iterator[None]:
             other.close()
         return
     with psycopg.connect(place.direct) as connected:
-        connected.execute("select 1 from holdfast.worker where id = %s for update", (worker,))
+        connected.execute("lock table holdfast.lease in share mode")
         yield
 
 
@@ -57,7 +57,7 @@ async def test_agx_20_a_job_claimed_for_somebody_who_left_meanwhile_goes_back_at
     client, heir = await registered(connect, "w1"), await registered(connect, "w2")
     leaving = await connect("w1")
     (id,) = await submitted(client)
-    with claims_wait(place, "w1"):
+    with claims_wait(place):
         waiting = asyncio.create_task(leaving("BRPOP", "queue:ready", "0"))
 
         async def is_claiming() -> bool:
@@ -224,15 +224,39 @@ async def test_a_job_whose_claim_was_never_answered_goes_back_at_once(
     assert (job["job_id"], job["attempt"], len(lost)) == (id, 1, 1)
 
 
-async def test_a_connection_that_is_cut_at_the_commit_of_a_pop_costs_its_job_nothing(
-    postgres_url: str, serve: Serve, connect: Connect
-) -> None:
+@pytest.fixture
+async def proxied(postgres_url: str) -> AsyncIterator[tuple[Holdfast, Proxy]]:
     async with Proxy(postgres_url) as proxy:
-        hf = Holdfast(proxy.url, settings=settings_with(), embedded=False)
-        port = (await serve(hf)).port
-        client = await registered(connect, port=port)
-        assert await client("LPUSH", "queue:ready", str(MARK)) == 1
-        proxy.lose_commit(str(MARK).encode())
-        assert await client("BRPOP", "queue:ready", "100") == str(MARK).encode()
-        assert proxy.lost.is_set()
-        await hf.close()
+        app = Holdfast(proxy.url, settings=settings_with(), embedded=False)
+        yield app, proxy
+        await app.close()
+
+
+async def test_a_connection_that_is_cut_at_the_commit_of_a_pop_costs_its_job_nothing(
+    proxied: tuple[Holdfast, Proxy], serve: Serve, connect: Connect
+) -> None:
+    app, proxy = proxied
+    client = await registered(connect, port=(await serve(app)).port)
+    assert await client("LPUSH", "queue:ready", str(MARK)) == 1
+    proxy.lose_commit(str(MARK).encode())
+    assert await client("BRPOP", "queue:ready", "100") == str(MARK).encode()
+    assert proxy.lost.is_set()
+
+
+async def test_a_pop_does_not_wait_for_the_row_of_another_worker(
+    proxied: tuple[Holdfast, Proxy], postgres_url: str, serve: Serve, connect: Connect
+) -> None:
+    """One claim serves all who wait at a server, and somebody may be stopped with the row of one of them locked."""
+    port = (await serve(proxied[0])).port
+    held, free = await registered(connect, "w1", port=port), await registered(connect, "w2", port=port)
+    with psycopg.connect(postgres_url) as other:
+        other.execute("select 1 from holdfast.worker where id = 'w1' for update")
+        waits = asyncio.create_task(held("BRPOP", "queue:ready", "100"))
+        await asyncio.sleep(0)
+        for number in range(3):
+            await free("LPUSH", "queue:ready", str(number))
+            assert await free("BRPOP", "queue:ready", "100") == str(number).encode()
+            assert await free("LREM", "queue:processing", "1", str(number)) == 1
+        assert not waits.done()
+    await free("LPUSH", "queue:ready", "last")
+    assert await waits == b"last"

@@ -87,9 +87,8 @@ async def beat(  # noqa: PLR0913  what a beat says, and two limits
     shown = await show_life(tx, worker, active, me=me)
     leap_us = leapt(shown.now) if shown.now is not None else 0
     renewed, lost = await renew(tx, held, ttl_us=ttl_us, ceiling_us=ceiling_us, leap_us=leap_us)
-    beaten = await beat_many(tx, hosted, host=worker) if shown.registered else []
+    beaten, given_up = await beat_living(tx, hosted, host=worker) if shown.registered else ([], set[int]())
     more_renewed, more_lost = await renew_each(tx, renewals, ceiling_us=ceiling_us, leap_us=leap_us)
-    given_up = {each.seq for each in hosted} - {each.seq for each in beaten} if shown.registered else ()
     renewed, lost = renewed + more_renewed, lost + more_lost
     return shown._replace(renewed=renewed, lost=lost, hosted=tuple(beaten), given_up=frozenset(given_up))
 
@@ -180,6 +179,19 @@ async def _lost(tx: Transaction, held: Sequence[Held], renewed: Sequence[Renewed
     rows = await tx.many(LeasesSql.held_tokens, seqs=[h.seq for h in missing])
     alive = {Held(*row[:4]) for row in rows if row.lease_until > row.now - max(leap_us, 0)}
     return [h for h in missing if h not in alive]
+
+
+async def beat_living(
+    tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None
+) -> tuple[list[Beaten], set[int]]:
+    """As `beat_many`, and who was given up. One whose row somebody else holds is neither: its next heartbeat counts."""
+    if not beats:
+        return [], set()
+    free = {row.seq for row in await tx.many(BrokersSql.lock_living, workers=[each.seq for each in beats])}
+    left = {each.seq for each in beats} - free
+    beaten = await beat_many(tx, [each for each in beats if each.seq in free], host=host)
+    standing = await tx.many(WorkersSql.standing_of, workers=sorted(left)) if left else []
+    return beaten, left - {row.seq for row in standing if row.status in ("active", "draining")}
 
 
 @single

@@ -37,6 +37,7 @@ class Claimed(NamedTuple):
     names: dict[JobId, str]  # the public ids of jobs of actions
     room: dict[Epoch, int]  # the places that each has left; who is not among them may take nothing
     left_us: dict[Epoch, int]  # for how long each counts as alive if it stays silent
+    held_up: frozenset[Epoch] = frozenset()  # those whose row somebody else holds: ask again for them
 
 
 @short
@@ -49,7 +50,10 @@ async def claim_asked(
     counted = await tx.many(HoldersSql.count_held, workers=[holder.seq for holder in holders])
     held = {row.worker: row.leases for row in counted}
     room = {holder.epoch: holder.slots - held.get(holder.seq, 0) for holder in holders if holder.epoch in epochs}
-    claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders})
+    missing = {epoch.worker for epoch in epochs} - {holder.seq for holder in holders}
+    others = await tx.many(HoldersSql.find_holders, workers=sorted(missing)) if missing else []
+    held_up = frozenset(other.epoch for other in others) & epochs
+    claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders}, held_up)
     for turn in range(max((len(ask.turns) for ask in asks), default=0)):
         claimers = _claimers(asks, claimed, turn, ttl_us)
         for lease in await claim_for(tx, claimers, notes) if claimers else []:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from holdfast.brokers.routes import BrokerRoutes, Takes
 from holdfast.clock import Ports
-from holdfast.errors import Unavailable
+from holdfast.errors import StoreBusy, Unavailable
 from holdfast.kernel.brokers import Untold
 from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import complete_and_settle, release
@@ -40,6 +40,7 @@ from holdfast.shown_text import plural
 log = logging.getLogger("holdfast.resp")
 
 _PAUSE = 1.0  # seconds, while the store is away
+_HELD_UP = 10.0  # seconds that a pop which does not wait has patience with the row of its worker
 _AGAIN = 0.005  # seconds, while others hold what there is; twice as long whenever a claim brings nothing
 _TOGETHER = 32  # of those who wait, that one claim serves; it locks their workers' rows
 _BEATS = 1_000  # workers whose heartbeats are one transaction
@@ -69,6 +70,9 @@ class PopWaiter:
     patient: bool = True
     fresh: bool = True  # nobody has looked for it yet
     served: bool = False  # a claim for it is under way
+    over: bool = False  # its time is
+    pause: float = _AGAIN  # before it is tried again, while somebody holds the row of its worker
+    held_up: float = 0.0  # seconds for which somebody has held it, about
     answer: asyncio.Future[list[Popped]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     takes: tuple[Takes, ...] = ()
 
@@ -161,7 +165,7 @@ class Pops:
 
     @staticmethod
     def _time_is_over(waiter: PopWaiter) -> None:
-        waiter.patient = False
+        waiter.patient, waiter.over = False, True
         if not waiter.served and not waiter.answer.done():  # else a claim for it is under way, and says what it brings
             waiter.answer.set_result([])
 
@@ -295,7 +299,7 @@ class Pops:
         if self._untold:
             self._work.set()  # before the next claim they go back
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
-        left = [waiter for waiter in waiters if not waiter.answer.done()]
+        left = [waiter for waiter in waiters if not waiter.answer.done() and not self._is_held_up(waiter, claimed)]
         for waiter in left:
             if waiter.who.epoch not in claimed.room:
                 await self._identify_again(waiter)
@@ -307,6 +311,25 @@ class Pops:
         else:
             waiter.answer.set_result(popped)
             self._waiting.pop(waiter, None)
+
+    def _is_held_up(self, waiter: PopWaiter, claimed: Claimed) -> bool:
+        """Whether somebody else holds the row of its worker. It is tried again, and nobody else waits for it."""
+        if waiter.who.epoch not in claimed.held_up:
+            waiter.pause, waiter.held_up = _AGAIN, 0.0
+            return False
+        if waiter.over:
+            self._answer(waiter, [])
+        elif not waiter.patient and waiter.held_up >= _HELD_UP:
+            waiter.answer.set_exception(StoreBusy(f"somebody holds the row of worker {waiter.id} for too long."))
+        else:
+            asyncio.get_running_loop().call_later(waiter.pause, self._try_again, waiter)
+            waiter.held_up += waiter.pause
+            waiter.pause = min(2 * waiter.pause, _PAUSE)
+        return True
+
+    def _try_again(self, waiter: PopWaiter) -> None:
+        waiter.fresh = True
+        self._work.set()
 
     async def _probe(self, asked: Collection[int], asks: Sequence[ClaimAsk], claimed: Claimed) -> None:
         """A short answer does not mean that nothing is left: others may hold what is there, or it is of a tenant for

@@ -100,6 +100,7 @@ class PlansSql(Statements, file="plans.sql", package=_PACKAGE, types={"body": "j
 class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     find_live: One[WorkerEpoch]
     lock_holders: Many[Holder]
+    find_holders: Many[Holder]
     count_held: Many[HeldCount]
     live_holders: Many[LiveHolder]
     silent_holders: Many[SilentHolder]

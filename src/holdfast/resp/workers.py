@@ -19,7 +19,7 @@ from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.leases import beat_many, expire, renew_each
+from holdfast.kernel.leases import beat_living, expire, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
@@ -191,7 +191,7 @@ async def beat_all(
         said["flagged"] = [*said.get("flagged", ()), public_id(job)]
     holders = await tx.many(HoldersSql.live_holders, workers=workers, told=sorted(told))
     alive = [row for row in holders if row.epoch in set(epochs)]
-    await beat_many(
+    await beat_living(
         tx,
         [
             OwnerBeat(

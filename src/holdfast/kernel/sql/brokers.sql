@@ -198,6 +198,12 @@ update holdfast.worker as w set heartbeat_at = holdfast.now_us(), active = mine.
 from mine where w.seq = mine.mine
 returning :columns;
 
+-- name: lock_living :many
+-- Those of these who live, without those whose row somebody else holds: nobody's heartbeat waits for another's.
+select w.seq, w.status from holdfast.worker w
+where w.seq = any(cast(:workers as bigint[])) and w.status in ('active', 'draining')
+order by w.seq for update skip locked;
+
 -- name: find_live_owner :one
 select seq, principal, host, hostname, pid from holdfast.worker
 where id = :id and status in ('active', 'draining');

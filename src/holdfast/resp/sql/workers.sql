@@ -10,12 +10,19 @@ where id = :id and status in ('active', 'draining') and host = 0 and heartbeat_a
 
 -- name: lock_holders :many
 -- Those of these who may take something. Their rows are locked, so that two servers cannot both give out the last place of
--- a worker. What each holds is counted by a statement of its own: this one would not see what somebody has taken while it
--- waited for the lock.
+-- a worker. What each holds is counted by a statement of its own, which sees all that was taken before the lock. A row that
+-- somebody else holds is left out: those who wait for jobs beside it do not wait for it.
 select w.seq, w.incarnation, w.slots, w.heartbeat_at + w.ttl_us - holdfast.now_us() as left_us
 from holdfast.worker w
 where w.seq = any(cast(:workers as bigint[])) and w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
-order by w.seq for update;
+order by w.seq for update skip locked;
+
+-- name: find_holders :many
+-- As `lock_holders`, without the locks.
+select w.seq, w.incarnation, w.slots, w.heartbeat_at + w.ttl_us - holdfast.now_us() as left_us
+from holdfast.worker w
+where w.seq = any(cast(:workers as bigint[])) and w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
+order by w.seq;
 
 -- name: count_held :many
 select l.worker, count(*) as leases from holdfast.lease l where l.worker = any(cast(:workers as bigint[]))
