@@ -19,7 +19,8 @@ _UNITS_US = {
     "w": 604_800_000_000,
 }
 _TOO_LONG = 2**61  # from now on, what both databases hold
-_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_LONGEST = 100  # characters
+_PART = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 
 
 def microseconds(value: Duration) -> int:
@@ -54,6 +55,8 @@ def show(us: int) -> str:
 
 
 def _read(text: str) -> int:
+    if len(text) > _LONGEST:
+        raise BadSetting(f"a duration has at most {_LONGEST} characters, not {len(text):,}.")
     compact = text.replace(" ", "")
     parts = _PART.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:

@@ -24,9 +24,7 @@ HOSTILE = {
         drop trigger job_ready; create trigger job_ready after insert on job begin delete from session; end
     """,
     "a virtual table": "drop table message; create virtual table message using fts5(id, body)",
-    "a column that computes": (
-        "alter table session add column x text generated always as (hex(zeroblob(100000000))) virtual"
-    ),
+    "a column that computes": "alter table session add column x text as (hex(zeroblob(100000000)))",
 }
 
 

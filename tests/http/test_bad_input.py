@@ -156,18 +156,8 @@ async def _set_schema(database: Database, at: int, wanted: tuple[int, int]) -> N
         (_SMUGGLED.replace(b"transfer-encoding:", b"transfer-encoding :"), b"400"),
     ],
     ids=[
-        "a line of 1 MB",
-        "a header of 1 MB",
-        "many headers",
-        "TLS",
-        "NULs",
-        "two lengths",
-        "no chunk",
-        "both",
-        "both again",
-        "identity",
-        "two codings",
-        "a space",
+        *("a line of 1 MB", "a header of 1 MB", "many headers", "TLS", "NULs", "two lengths", "no chunk"),
+        *("both", "both again", "identity", "two codings", "a space"),
     ],
 )
 async def test_what_is_not_http_is_refused(hf: Holdfast, sent: bytes, status: bytes) -> None:

@@ -61,3 +61,8 @@ def test_shows_what_it_reads_back(us: int) -> None:
 @pytest.mark.parametrize(("us", "shown"), [(0, "0s"), (5_400_000_000, "1h30m"), (61_000_001, "1m1s1us")])
 def test_shows_the_short_form(us: int, shown: str) -> None:
     assert show(us) == shown
+
+
+def test_a_very_long_text_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadSetting, match="at most 100 characters, not 1,000,000"):
+        microseconds("1" * 1_000_000)

@@ -1,22 +1,95 @@
 """What models, tools, web pages and tenants write is hostile: each function that reads it takes time in proportion.
 
-`READERS` names each such function with the inputs that are worst for it. Each input is a unit that is repeated. The
-measure is CPU time of this process over a large ratio of lengths, so a busy machine changes nothing: sixteen times as
-long a text may take four times sixteen times as long, and a quadratic function takes 256 times as long.
+`READERS` names each such function with the inputs that are worst for it. Each input is a unit that is repeated. A
+module that begins to use regular expressions says in `MEASURED` or `OWN` whose texts they read.
+
+The measure is CPU time of this process over a large ratio of lengths, so a busy machine changes nothing: sixteen times
+as long a text may take four times sixteen times as long, and a quadratic function takes 256 times as long.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import gc
+import importlib
+import itertools
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.requests import cookie_parser
 
+import holdfast
+from holdfast import crons, durations, rates
+from holdfast.agents.search import ids_from
+from holdfast.cli.tables import short_name
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.facades.universal_agent.protocol import read_client
+from holdfast.facades.universal_agent.workspaces import is_name
+from holdfast.http.pages.forms import Form, _fields
+from holdfast.http.pages.links import is_below
 from holdfast.http.pages.markdown import IN_MESSAGE, ON_PAGE, Prose
+from holdfast.http.pages.pairs import pairs_of
+from holdfast.http.pages.rendering import error_lines, json_text, json_whole, prompt_line, shell_address
+from holdfast.http.security.browser import host_of, is_forged
+from holdfast.http.security.shield import quick_cookies
+from holdfast.kernel import codec, failure_groups
+from holdfast.kernel.drivers.addresses import masked, without_password
+from holdfast.machines.expressions import BadExpression, parse
+from holdfast.machines.load import load
+from holdfast.machines.problems import BadMachine
+from holdfast.machines.templates import BadTemplate, compile_template
+from holdfast.models.failures import refused
+from holdfast.models.schemas import accepted
+from holdfast.models.sse import DataLines
+from holdfast.problems import remedy_of
 from holdfast.redaction import Redactor
+from holdfast.resp.frames import AFTER_AUTH, BadFrame, Frames
+from holdfast.resp.globs import glob
+from holdfast.resp.plan import read_plan
+from holdfast.shown_text import escaped_lines, shown, shown_lines
+from holdfast.tracebacks import traceback_of
+from holdfast.validation import did_you_mean
+from holdfast.values.page import place
 
 SHORT, RATIO, SLACK = 2_000, 16, 4
+REFUSALS = (HoldfastError, BadExpression, BadTemplate, BadMachine, BadFrame, ValueError)
+
+
+def in_pieces(take: Callable[[bytes], object]) -> Callable[[str], object]:
+    """Bytes as they come from a slow peer."""
+
+    def read(text: str) -> None:
+        data = text.encode()
+        for at in range(0, len(data), 16):
+            take(data[at : at + 16])
+
+    return read
+
+
+def frames(text: str) -> None:
+    cut = Frames(AFTER_AUTH)
+
+    def take(piece: bytes) -> None:
+        cut.feed(piece)
+        while cut.next() is not None:
+            pass
+
+    in_pieces(take)(text)
+
+
+def plan(text: str) -> None:
+    task = {"task_number": 1, "command": "echo", "args": [text[:60_000]]}
+    read_plan({"plan_id": "p", "plan_description": "", "tasks": [task]}).tasks[0].arguments({"a": "b"})
+
+
+def cookie(text: str) -> None:
+    cookie_parser(quick_cookies(text.encode()).decode())
+
 
 READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
     "redaction of a text": (
@@ -91,7 +164,160 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
             "[a]: b\n",
         ],
     ),
+    "a cookie": (cookie, ['a="\\', "\\1", '\\"', ";", "a=b;", '"']),
+    "a duration": (durations.microseconds, ["1", "1.", "1h", "1.1", " ", "h"]),
+    "a rate": (rates.rate, ["1", "1/", "/s", " ", "1/s burst ", "burst"]),
+    "a cron expression": (lambda text: crons.next_tick(text, "UTC", 0), ["1,", "*/", "* ", "1-", "every 1", "1", "*"]),
+    "an event of a stream": (in_pieces(DataLines().data), ["x", "data: {}\n", "\n", "data:", "\r"]),
+    "a request of RESP": (
+        frames,
+        ["*1\r\n$1\r\na\r\n", "a ", "a\r\n", "*", "$", "*16000\r\n", "'", '"', "$-1\r\n", "*3\r\n$1\r\na\r\n"],
+    ),
+    "a key and a pattern of keys": (
+        lambda text: [
+            glob(each).fullmatch(text.encode()) for each in (b"*a*b?", b"*[a-c]*?\\a", b"a*" * 20, b"*" * 20)
+        ],
+        ["a", "ab", "b", "*", "\\"],
+    ),
+    "a plan and its input": (plan, ["{{", "{{input", "{{ ", "}}", "{{input.a}}", "{", "{{input.", "}}{{", "-"]),
+    "JSON of a client": (
+        lambda text: codec.decode_foreign(text, what="it"),
+        ["[", '"', "\\", '\\"', '{"a":', "1", "1,", "[1,", " ", "-", "\\u0000", '"\\', "[[],", "\n"],
+    ),
+    "JSON that is stored": (
+        lambda text: codec.encode([text, text], what="it", cap=1 << 30),
+        ["\\", "\\u0000", "\\\\u000", "\0", "a", "\ud800"],
+    ),
+    "a group of failures": (
+        lambda text: failure_groups.alike("X", text),
+        ["a", "A", "A.", "a.", "1", "1.", "a1", "0123abcd-", "-", "A: ", "\n", " ", "\x85"],
+    ),
+    "a line of a log": (shown, ["\x1b", "\u202e", "a", "\n", "\t", "\ud800", "sk-", "key="]),
+    "lines of a log": (shown_lines, ["\x1b", "\n", "\t", "\r\n", "a\n"]),
+    "lines on a terminal": (escaped_lines, ["\x1b", "\n", "\t", "\r\n", "\u200d"]),
+    "a name in a table": (lambda text: short_name(text[:512], 20), [".", "a.", "a", "\u4e00"]),
+    "a traceback": (lambda text: traceback_of(ValueError(text)), ["a", "\n", "sk-", "\ud800"]),
+    "what to do about an error": (lambda text: remedy_of(UsageError(text)), [".", ". ", ".  ", ":\n", " ", "a. "]),
+    "a condition": (parse, ["(", "a.", "1", "'", '"\\', "not ", "-", "a+", "a[", " ", "a|"]),
+    "a template": (
+        lambda text: compile_template(text[:20_000]),
+        ["{{", "{%", "{#", "{{a}}", "{{a|", "}}", "{{'", "a", "{{(", "{{[", "{% if a %}", "\n", "{{ 1 -", "{{-", "{%-"],
+    ),
+    "YAML of a machine": (
+        lambda text: load(text, "m.yml"),
+        [
+            "a: ",
+            "- ",
+            "[",
+            "{",
+            "[a,",
+            "&a ",
+            "*a ",
+            "? ",
+            "!!a ",
+            "'",
+            '"',
+            "|\n",
+            "# ",
+            "a:\n ",
+            "\t",
+            "- a\n",
+            "%",
+            "---\n",
+        ],
+    ),
+    "the beginning of an id": (ids_from, ["a", "-", "0"]),
+    "a cursor": (lambda text: place(text, str), ["a", "W1", "W1s", "=", "-"]),
+    "headers": (
+        lambda text: [host_of(text), is_forged({"origin": text, "host": text}, bearer=False)],
+        [":", "[", "a.", "https://", "//", "@", "]"],
+    ),
+    "an address": (
+        lambda text: [is_below("/" + text), shell_address("/" + text), without_password(text), masked(text)],
+        ["/", "//", "..", "%2e", "/../", "a:b@", "postgresql://a:b@", "password=", "?", "&", "@", "password=a&"],
+    ),
+    "a form": (
+        lambda text: pairs_of(Form(_fields(text.encode())), "metadata"),
+        ["%41", "%", "a=", "a&", "&", "+", "=", "a=b&"],
+    ),
+    "a message of the gateway": (read_client, ["[", '{"', "a", "1"]),
+    "a name of a workspace": (is_name, ["a", ".", ":", "-"]),
+    "an error of a provider": (
+        lambda text: refused(400, {"error": {"type": "invalid_request_error", "message": text}}, {"retry-after": text}),
+        ["organization ", "account ", "a", "disabled", "1"],
+    ),
+    "a schema of a tool": (
+        lambda text: accepted(
+            {"type": "object", "properties": {"a": {"type": "string", "pattern": text, "enum": [*text]}}}
+        ),
+        ["(", "a*", "(a+)+", "\\", "[", "a{1}", "(?:"],
+    ),
+    "a misspelt name": (lambda text: did_you_mean(text, ["mail", "a" * 100, "ab" * 50]), ["a", "ab", "mail"]),
+    "values on a page": (
+        lambda text: [
+            json_text([text]),
+            json_whole([text]),
+            prompt_line([{"text": text}]),
+            error_lines({"message": text}),
+        ],
+        ["a", "\n", "\u202e", '"', "\\", " ", "\t"],
+    ),
 }
+
+# Whose texts the regular expressions of each module read: a reader above that reaches them, or why nobody else writes
+# them.
+ROOT = Path(holdfast.__file__).parent
+MEASURED = {
+    "agents/runs/call_ids.py": "an error of a provider",
+    "agents/runs/refused_content.py": "an error of a provider",
+    "agents/runs/refused_results.py": "an error of a provider",
+    "agents/search.py": "the beginning of an id",
+    "agents/tools.py": "the beginning of an id",
+    "cli/short_ids.py": "the beginning of an id",
+    "durations.py": "a duration",
+    "facades/universal_agent/workspaces.py": "a name of a workspace",
+    "http/live/live.py": "an event of a stream",
+    "http/security/texts.py": "JSON of a client",
+    "kernel/codec.py": "JSON that is stored",
+    "kernel/drivers/addresses.py": "an address",
+    "kernel/failure_groups.py": "a group of failures",
+    "machines/documents.py": "YAML of a machine",
+    "machines/drawing/mermaid.py": "YAML of a machine",
+    "machines/expressions.py": "a condition",
+    "machines/load.py": "YAML of a machine",
+    "models/batches.py": "an error of a provider",
+    "models/failures.py": "an error of a provider",
+    "models/schemas.py": "a schema of a tool",
+    "problems.py": "what to do about an error",
+    "rates.py": "a rate",
+    "redaction.py": "redaction of a text",
+    "resp/commands/actions.py": "a plan and its input",
+    "resp/commands/leases.py": "a plan and its input",
+    "resp/globs.py": "a key and a pattern of keys",
+    "resp/plan.py": "a plan and its input",
+    "resp/principals.py": "a request of RESP",
+}
+OWN = {
+    "cli/deploy.py": "settings of the person who types the command",
+    "cli/triggers.py": "the person's own crontab",
+    "kernel/drivers/sqlite_file.py": "a schema of at most a few lines, when a file is opened",
+    "kernel/migrate.py": "migrations; and a schema, when a file is opened",
+    "kernel/row_security.py": "our own SQL",
+    "kernel/sql/__init__.py": "our own SQL",
+    "kernel/sql/dialects.py": "our own SQL",
+    "models/expectations.py": "for tests",
+    "models/facts.py": "names of models that the program has",
+    "models/registry.py": "prefixes that the program has",
+    "models/simulator/batch_exchange.py": "for tests",
+    "models/simulator/conversation.py": "for tests",
+    "models/simulator/rules.py": "for tests",
+    "models/simulator/strict.py": "for tests",
+    "pools/kubernetes.py": "names that the program has",
+    "settings.py": "names of variables of the environment",
+    "testing/bought.py": "for tests",
+}
+_USES = re.compile(r"\bre\.(?:compile|sub|subn|split|match|search|fullmatch|findall|finditer)\(")
+_METHODS = ("match", "search", "fullmatch", "findall", "finditer", "split", "sub")
 CASES = [pytest.param(name, unit, id=f"{name}: {unit!r}") for name, (_, units) in READERS.items() for unit in units]
 
 
@@ -103,6 +329,43 @@ def test_a_longer_text_takes_time_in_proportion(name: str, unit: str) -> None:
     while not is_linear(*measured[-1]) and len(measured) < 3:  # what disturbed one measure does not disturb three
         measured.append((cpu_of(read, short), cpu_of(read, long)))
     assert is_linear(*measured[-1]), f"seconds for {len(short)} and for {len(long)} characters: {measured}"
+
+
+def test_every_module_with_a_regular_expression_says_whose_texts_it_reads() -> None:
+    found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if _USES.search(path.read_text())}
+    assert found == MEASURED.keys() | OWN.keys(), "add it to MEASURED with a reader, or to OWN with the reason"
+    assert set(MEASURED.values()) <= READERS.keys()
+
+
+def patterns_of(file: str) -> Iterator[tuple[str, re.Pattern[Any], set[str]]]:
+    """The regular expressions that a module has names for, and how it uses them."""
+    module = importlib.import_module("holdfast." + file.removesuffix(".py").replace("/", "."))
+    source = (ROOT / file).read_text()
+    for name, value in vars(module).items():
+        used = {each for each in _METHODS if re.search(rf"\b{name}\.{each}\(", source)}
+        if isinstance(value, re.Pattern) and used:
+            yield name, value, used
+
+
+@pytest.mark.parametrize("file", MEASURED)
+def test_no_short_unit_repeated_makes_a_regular_expression_slow(file: str) -> None:
+    """Whatever one or two characters of an expression, repeated and then broken off, make it do."""
+    for name, pattern, methods in patterns_of(file):
+        text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode()
+        signs = sorted({each for each in text if each.isprintable() and not each.isalnum()} - set("()?|^$+*"))
+        units = [*"aA0 \\", *signs, *("".join(pair) for pair in itertools.product("aA0 ", signs))]
+        for unit, method in itertools.product(units, methods):
+
+            def read(text: str, method: str = method, pattern: re.Pattern[Any] = pattern) -> None:
+                given: Any = text if isinstance(pattern.pattern, str) else text.encode()
+                found = getattr(pattern, method)(*([given[:0]] if method == "sub" else []), given)
+                collections.deque(found if method == "finditer" else (), maxlen=0)
+
+            short, long = (f"x{unit * (length // len(unit))}\0" for length in (500, 8_000))
+            measured = [(cpu_of(read, short), cpu_of(read, long))]
+            while not is_linear(*measured[-1]) and len(measured) < 3:
+                measured.append((cpu_of(read, short), cpu_of(read, long)))
+            assert is_linear(*measured[-1]), f"{name}.{method} of {unit!r} repeated: {measured}"
 
 
 def test_the_measure_notices_a_function_that_is_quadratic() -> None:
@@ -155,7 +418,8 @@ def cpu_of(read: Callable[[str], object], text: str) -> float:
     gc.disable()  # it would count what other tests have left
     try:
         begun = time.process_time()
-        read(text)
+        with contextlib.suppress(*REFUSALS):
+            read(text)
         return time.process_time() - begun
     finally:
         gc.enable()

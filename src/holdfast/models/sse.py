@@ -21,12 +21,16 @@ class DataLines:
     """Bytes in, the data of whole events out: that of the lines up to an empty one."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # pieces of a line whose end has not come
         self._data: list[bytes] = []
 
     def data(self, chunk: bytes) -> list[bytes]:
         events: list[bytes] = []
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if b"\n" not in chunk:
+            self._rest.append(chunk)
+            return events
+        *lines, rest = b"".join((*self._rest, chunk)).split(b"\n")
+        self._rest = [rest]
         for line in (each.removesuffix(b"\r") for each in lines):
             if line.startswith(b"data:"):
                 self._data.append(line[5:])

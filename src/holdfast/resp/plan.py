@@ -18,7 +18,6 @@ MOST_TASKS, MOST_ARGS, LONGEST_ARG = 100, 100, 65_536
 LONGEST_DESCRIPTION, LONGEST_COMMAND = 1_024, 256
 DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 300, 3_600
 _PLACEHOLDER = re.compile(r"\{\{\s*input\.([A-Za-z0-9_-]+)\s*\}\}")
-_ANY_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.S)
 _OF_PLAN = {"plan_id", "plan_description", "tasks"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _OF_TASK = {"task_number", "command", "args", "timeout_secs", "input_from_task", "options_from_input"}
@@ -126,9 +125,11 @@ def _args(value: object, number: int) -> tuple[str, ...]:
         raise BadPlan(f"args of task {number} is a list of at most {MOST_ARGS} texts")
     for each in value:
         _check_argument(each, f"task {number}", BadPlan)
-        for found in _ANY_PLACEHOLDER.finditer(each, 0, each.rfind("}}") + 2):  # behind the last no match can end
-            if found[1].strip().startswith("input") and not _PLACEHOLDER.fullmatch(found[0]):
-                raise BadPlan(f"{found[0][:40]} in task {number} does not name a field: write {{{{input.field}}}}")
+        for part in each.split("{{")[1:]:
+            inner, end, _ = part.partition("}}")
+            if end and inner.strip().startswith("input") and not _PLACEHOLDER.fullmatch(f"{{{{{inner}}}}}"):
+                told = f"{{{{{inner}}}}}"[:40]
+                raise BadPlan(f"{told} in task {number} does not name a field: write {{{{input.field}}}}")
     return tuple(value)
 
 

@@ -164,7 +164,7 @@ class RunsList(Collection, CountedRuns):
         """Two runs side by side: outcome, answers, tools, tokens, cost."""
         ids = [each if isinstance(each, str) else each.id for each in (a, b)]
         sides = [await self._transact(load_side, id, self._tenant) for id in ids]
-        return compare(*sides)
+        return await asyncio.to_thread(compare, *sides)
 
     async def replay(self, run: Run[Any] | str) -> Replay:
         """Play a run again from its record, in a copy, without key, network or its tools; says what was different."""

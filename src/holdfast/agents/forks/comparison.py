@@ -29,6 +29,7 @@ Mark = Literal["=", "~", "-", "+"]
 _MICROSECOND = timedelta(microseconds=1)
 _CALLS = 1_000  # of each side
 _LINES = 2_000  # of each last answer: to compare them takes the square of their number
+_PAIRS = 40_000  # of calls of both sides, up to which equal ones are always found
 _LINE = 2_000  # characters of each
 
 
@@ -188,7 +189,8 @@ def _paired(a: Side, b: Side) -> list[CallPair]:
     """The calls of both sides with equal ones beside each other, as many as there can be."""
     before, after = [_identity(call) for call in a.calls], [_identity(call) for call in b.calls]
     pairs: list[CallPair] = []
-    for _, a_from, a_to, b_from, b_to in difflib.SequenceMatcher(None, before, after, False).get_opcodes():
+    is_long = len(before) * len(after) > _PAIRS  # then calls that come very often count for less
+    for _, a_from, a_to, b_from, b_to in difflib.SequenceMatcher(None, before, after, is_long).get_opcodes():
         gone, come = a.calls[a_from:a_to], b.calls[b_from:b_to]
         if before[a_from:a_to] == after[b_from:b_to]:
             pairs += [
