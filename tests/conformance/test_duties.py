@@ -331,7 +331,7 @@ async def test_stranded_lanes_are_opened_once_in_a_clean_up_apart_from_what_it_r
 
 
 async def strand(store: Store, lane: str) -> None:
-    """A job that its lane blocks, and nobody who is to look at it: as code of schema 5 leaves them."""
+    """A job that its lane blocks, and nobody who is to look at it, as after a change by hand."""
     route = route_for("default", "work", laned=True)
     await store.do(enqueue, [store.job(lane=lane, concurrency=1, burst=1)._replace(route=route.id)], [route])
     await block(store, lane)
