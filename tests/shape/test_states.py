@@ -16,7 +16,8 @@ from holdfast.agents.states import LIVES
 from holdfast.kernel.migrate import migrations
 from holdfast.kernel.sql import Dialect, sources
 from holdfast.kernel.sql.dialects import masked, unmasked
-from holdfast.kernel.states import JOB, WORKER, Life, State, StateName
+from holdfast.kernel.statements import GROUPS
+from holdfast.kernel.states import JOB, WORKER, Life, State, StateName, Verb
 from tests.shape.tree import SOURCE, modules, named, parsed, statements
 
 NAMES = {state for life in LIVES for state in life.names}
@@ -38,6 +39,9 @@ OTHERWISE = {
     "batched": "the slots of runs in batch mode",
     "applied": "the rows that a statement takes",
 }
+
+# How an attempt ends is a value, and `complete` writes each of them.
+OUTCOMES = {Verb.RETRY, Verb.FAIL, Verb.SNOOZE, Verb.RELEASE}
 
 
 def _says_state(node: ast.expr) -> bool:
@@ -274,6 +278,21 @@ def test_every_verb_and_every_state_has_its_place_in_the_table(life: Life[Any, A
     assert reached == set(life.states.__members__.values())
     pairs = [(move.source, move.verb) for move in life.moves]
     assert len(set(pairs)) == len(pairs)
+
+
+def test_a_verb_of_jobs_names_its_statement_and_its_function() -> None:
+    """So that one search finds the move in the table, the call and the SQL."""
+    declared = {name for group in GROUPS for name in group.declared}
+    functions = {
+        node.name.lstrip("_")
+        for path in modules("kernel")
+        for node in parsed(path).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    moves = {*Verb} - OUTCOMES
+    assert {verb.value for verb in moves} - declared == set()
+    assert {verb.value for verb in moves} - functions == set()
+    assert not {verb.value for verb in OUTCOMES} & declared, "it has a statement of its own: it is no exception"
 
 
 def test_a_person_is_offered_what_the_table_allows() -> None:
