@@ -1,4 +1,5 @@
-"""Short operations on a SQLite file: on the event loop's own thread, as long as the loop waits for nobody there."""
+"""Short operations on a SQLite file: planned once, and on the event loop's own thread as long as the loop waits for
+nobody there."""
 
 from __future__ import annotations
 
@@ -161,3 +162,13 @@ async def test_a_closed_file_refuses(database: SqliteDatabase) -> None:
     await database.close()
     with pytest.raises(StoreUnavailable):
         await database.transact(quick)
+
+
+async def test_a_statement_is_planned_once_whatever_its_values(database: SqliteDatabase) -> None:
+    """Nothing that SQLite counts shows a plan that was made again: the setting is all that can be seen."""
+
+    async def planned_once(tx: Transaction) -> int:
+        assert isinstance(tx, SqliteFile)
+        return tx.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1)
+
+    assert await database.transact(planned_once) == 1

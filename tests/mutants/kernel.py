@@ -650,6 +650,18 @@ SHORT: Final = (
         (Code("holdfast.kernel.drivers.sqlite:SqliteDatabase._commit_moment", "begun >= self._spared_until and"),),
         ("conformance/test_short_writes.py::test_after_a_slow_commit_the_loop_is_spared",),
     ),
+    Mutant(
+        "statement planned at each call",
+        "SQLite plans a statement again whenever it gets a value",
+        (
+            Code(
+                "holdfast.kernel.drivers.sqlite_file:SqliteFile.__init__",
+                "self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)",
+                "pass",
+            ),
+        ),
+        ("conformance/test_short_writes.py::test_a_statement_is_planned_once_whatever_its_values",),
+    ),
 )
 
 MUTANTS: Final = (*FENCES, *LOSSES, *CLAIMS, *LANES, *KEYS, *WAITING, *ENDINGS, *REMOVING, *SHORT)
