@@ -26,7 +26,8 @@ class Chore:
     """Maintenance of a layer, done by the worker that holds the clean-up; doing it twice must be harmless.
 
     Each call of `operation` is one transaction. One that answers True has left something, and is called again soon.
-    `is_due` reads whether there is anything to do, where that costs little: then it takes no turn to write when it would find nothing.
+    `is_due` reads whether there is anything to do, where that costs little: then it takes no turn to write when it
+    would find nothing.
     """
 
     every: Callable[[Settings], timedelta]

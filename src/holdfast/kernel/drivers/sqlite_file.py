@@ -129,8 +129,8 @@ class SqliteFile(SqliteStatements):
             self.connection = apsw.Connection(path, statementcachesize=_CACHED_STATEMENTS)
         except apsw.Error as problem:
             raise_as(typed(path, problem), problem)
-        # A plan serves all values. Else SQLite would look at those of a limit, and plan the statement again at each call,
-        # which takes longer than to run it.
+        # A plan serves all values. Else SQLite would look at those of a limit, and plan the statement again at each
+        # call, which takes longer than to run it.
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self._busy_ms = 0
         self.be_patient(busy_ms / 1_000)

@@ -17,7 +17,7 @@ from holdfast.kernel.broker_rows import (
     Transferred,
     Want,
 )
-from holdfast.kernel.rows import Lease, Seq, UnnamedLease, Woken, WorkerStanding
+from holdfast.kernel.rows import Incarnation, Lease, Seq, UnnamedLease, Woken
 from holdfast.kernel.sql import Many, One, Statements
 
 
@@ -33,7 +33,7 @@ class BrokersSql(
     leases_of: Many[OwnedLease]
     transfer_leases: Many[Transferred]
     beat_many: Many[Beaten]
-    lock_living: Many[WorkerStanding]
+    lock_living: Many[Incarnation]
     find_live_owner: One[LiveOwner]
     refresh_owner: One[Seq]
     demand: Many[RouteDemand]
