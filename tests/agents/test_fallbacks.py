@@ -315,15 +315,16 @@ async def test_who_waits_behind_a_lane_that_is_closed_again_and_again_asks_anoth
         assert (lab.clock.wall_us() - begun) / 1e6 <= 33
 
 
-async def test_a_definition_without_the_option_is_stored_as_before(hf: Holdfast) -> None:
-    """So that a release that does not know the option can read it, and it is the same version to both."""
-    plain = hf.agent("a", model=FIRST, fallbacks=[SECOND]).spec
-    assert "fallback_after" not in plain.text()
-    assert AgentSpec.parse(plain.text()) == plain
-    for chosen in ("2m", None):
+async def test_the_option_is_stored_with_the_definition(hf: Holdfast) -> None:
+    for chosen in ("2m", None, "30s"):
         spec = hf.agent(f"b {chosen}", model=FIRST, fallbacks=[SECOND], fallback_after=chosen).spec
         assert AgentSpec.parse(spec.text()) == spec
         assert "fallback_after" in spec.text()
+    plain = hf.agent("a", model=FIRST, fallbacks=[SECOND]).spec
+    assert (
+        plain.fallback_after
+        == hf.agent("a 30s", model=FIRST, fallbacks=[SECOND], fallback_after="30s").spec.fallback_after
+    )
     with pytest.raises(BadSetting):
         hf.agent("c", model=FIRST, fallback_after="soon").spec  # noqa: B018
 

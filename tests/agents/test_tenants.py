@@ -18,7 +18,7 @@ from tests.support.agents import scripted
 RUN_METHODS = (
     *("refresh", "result", "text", "stream", "cancel", "usage", "turns", "calls", "events", "children", "why"),
     *("steer", "interrupt", "inquiries", "fork", "forked_from", "export", "cassette", "waterfall"),
-    *("messages", "reasons"),
+    "messages",
 )
 SESSION_METHODS = (
     *(

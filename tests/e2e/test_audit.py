@@ -46,6 +46,7 @@ OTHERS = {
     *(
         "sessions stats",
         "settings",
+        "sql",
         "tokens ls",
         "top",
         "triggers install",

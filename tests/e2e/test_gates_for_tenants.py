@@ -14,9 +14,11 @@ from holdfast.app import core_of
 from holdfast.errors import NotFound
 from holdfast.jobs import JobFunction
 from holdfast.kernel.claim import claim
+from holdfast.kernel.complete import complete_and_settle, error_json
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.routes import LANE
-from holdfast.kernel.rows import Suspension
+from holdfast.kernel.rows import Ending, Lease, Suspension
+from holdfast.kernel.states import State
 from holdfast.kernel.waiting import suspend
 from holdfast.kernel.workers import Registration, register
 from holdfast.reasons import FOR_TENANTS, OWN, Gate
@@ -83,10 +85,20 @@ class Scene:
         return id
 
     async def claimed(self, id: JobId, ttl_us: int = HOUR_US) -> JobId:
+        return (await self.lease_of(id, ttl_us)).id
+
+    async def lease_of(self, id: JobId, ttl_us: int = HOUR_US) -> Lease:
         (row,) = await self.read(f"select route from holdfast.job_now where id = '{id}'")
         (lease,) = await self.database.transact(claim, self.worker, [row[0]], 1, ttl_us)
         assert lease.id == id
-        return id
+        return lease
+
+    async def failed(self) -> JobId:
+        lease = await self.lease_of(await self.job("fails"))
+        error = error_json("handler", "no route", f'  File "/srv/{HOST}/jobs.py", line 3, in work\n    send()')
+        ending = Ending(lease.seq, lease.worker, lease.epoch, lease.token, "failed", State.FAILED, 0, 1, None, error)
+        assert await self.database.transact(complete_and_settle, [ending], [])
+        return lease.id
 
     async def run(self, name: str = "clerk", state: str | None = None, **options: Any) -> str:
         of_agent = {each: options.pop(each) for each in ("fallbacks", "queue", "fallback_after") if each in options}
@@ -168,6 +180,7 @@ class Scene:
         """One for each gate."""
         return {
             Gate.ENDED: Kept(await self.cancelled(), (Gate.ENDED,)),
+            Gate.RAISED: Kept(await self.failed(), (Gate.ENDED, Gate.RAISED, Gate.ENDED)),
             Gate.LANE: Kept(await self.laned(), (Gate.LANE,)),
             Gate.LEASED: Kept(await self.claimed(await self.job("work")), (Gate.LEASED,)),
             Gate.LEASE_ENDED: Kept(await self.claimed(await self.job("lapsed"), 1), (Gate.LEASE_ENDED,)),
@@ -211,7 +224,17 @@ async def test_every_gate_is_told_to_a_tenant_in_its_own_words_wherever_it_asks(
                 assert mine.sentence == (theirs.sentence if mine.gate in OWN else FOR_TENANTS[mine.gate])
                 assert not [name for name in SECRETS if name in mine.sentence], gate
             await everybody_says(scene, kept, told)
-        assert revealing >= {Gate.LEASED, Gate.LEASE_ENDED, Gate.PAUSED, Gate.SIGNAL, Gate.KEY, Gate.BATCH, Gate.BUDGET}
+        named = {
+            Gate.LEASED,
+            Gate.LEASE_ENDED,
+            Gate.PAUSED,
+            Gate.SIGNAL,
+            Gate.KEY,
+            Gate.BATCH,
+            Gate.BUDGET,
+            Gate.RAISED,
+        }
+        assert revealing >= named
 
 
 async def everybody_says(scene: Scene, kept: Kept, told: Why) -> None:

@@ -100,7 +100,7 @@ FLATAGENTS: Final = (
     Mutant(
         "late result taken",
         "what a worker says that was given up counts",
-        (Code(f"{ITEMS}:end", 'worker is not None and worker.status != "lost" and'),),
+        (Code(f"{ITEMS}:end", "worker is not None and worker.status != WorkerState.LOST and"),),
         (f"{BACKENDS}::test_fa_15_a_late_result_is_ignored_and_reported",),
         ("FA-15",),
     ),
@@ -149,7 +149,7 @@ FLATAGENTS: Final = (
     Mutant(
         "heartbeat of a lost worker",
         "a worker that was given up hears nothing of it",
-        (Code(f"{WORKERS}:_live", "or row.status not in _LIVE"),),
+        (Code(f"{WORKERS}:_live", "or row.status not in ALIVE"),),
         (f"{BACKENDS}::test_fa_03_a_heartbeat_of_an_unknown_or_lost_worker_is_refused",),
         ("FA-03",),
     ),
@@ -170,7 +170,7 @@ FLATAGENTS: Final = (
         "terminated worker that is stale",
         "workers that have ended are listed as stale",
         (
-            Code(f"{WORKERS}:_fits", "row.status in _LIVE and"),
+            Code(f"{WORKERS}:_fits", "row.status in ALIVE and"),
             Code(f"{WORKERS}:list_records", "ended and wanted.stale_threshold_seconds is None", "ended"),
         ),
         (f"{BACKENDS}::test_fa_05_stale_workers_are_those_beyond_the_threshold",),

@@ -260,3 +260,21 @@ async def test_a_pop_does_not_wait_for_the_row_of_another_worker(
         assert not waits.done()
     await free("LPUSH", "queue:ready", "last")
     assert await waits == b"last"
+
+
+async def test_a_heartbeat_that_is_answered_was_heard(
+    proxied: tuple[Holdfast, Proxy], postgres_url: str, serve: Serve, connect: Connect
+) -> None:
+    """Also if somebody held the row of its worker when it came; others do not wait for it."""
+    app, _ = proxied
+    port = (await serve(app)).port
+    held, free = await registered(connect, "w1", port=port), await registered(connect, "w2", port=port)
+    before = (await app.workers.get("w1")).heartbeat_at
+    with psycopg.connect(postgres_url) as other:
+        other.execute("select 1 from holdfast.worker where id = 'w1' for update")
+        beats = asyncio.create_task(held("WORKER.HEARTBEAT", "w1"))
+        for _ in range(3):
+            assert await free("WORKER.HEARTBEAT", "w2") == "OK"
+        assert not beats.done()
+    assert await beats == "OK"
+    assert (await app.workers.get("w1")).heartbeat_at > before

@@ -18,7 +18,6 @@ CHANGING = frozenset(
     {
         "action submit",
         "budgets delete",
-        "budgets rm",
         "budgets set",
         "epoch bump",
         "jobs cancel",
@@ -41,7 +40,6 @@ CHANGING = frozenset(
         "schedules delete",
         "schedules pause",
         "schedules resume",
-        "schedules rm",
         "schedules run",
         "sessions compact",
         "sessions fork",

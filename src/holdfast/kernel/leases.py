@@ -191,7 +191,7 @@ async def beat_living(
     left = {each.seq for each in beats} - free
     beaten = await beat_many(tx, [each for each in beats if each.seq in free], host=host)
     standing = await tx.many(WorkersSql.standing_of, workers=sorted(left)) if left else []
-    return beaten, left - {row.seq for row in standing if row.status in ("active", "draining")}
+    return beaten, left - {row.seq for row in standing if row.status in ALIVE}
 
 
 @single

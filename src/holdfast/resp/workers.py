@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from typing import Any, NamedTuple
 
 from holdfast.brokers.routes import Takes
@@ -19,7 +19,7 @@ from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.leases import beat_living, expire, renew_each
+from holdfast.kernel.leases import beat_living, beat_many, expire, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
@@ -163,11 +163,12 @@ async def heartbeat(
     """Keep a worker alive, and the leases of the jobs that it knows it has, each until its job's time is over.
 
     It knows of those that it has reported about, and of `delivered`: those whose replies went out over a connection
-    that still lives. A job whose reply was lost is renewed by nobody, and comes back.
+    that still lives. A job whose reply was lost is renewed by nobody, and comes back. If somebody holds the worker's
+    row, this waits: whoever is told OK was heard of.
     """
     row = await current(tx, id, epoch)
     told = None if stats is None else {row.seq: {"stats": stats, "stats_at": row.now}}
-    return await beat_all(tx, [row.epoch], ttl_us=ttl_us, told=told, delivered=delivered)
+    return await beat_all(tx, [row.epoch], ttl_us=ttl_us, told=told, delivered=delivered, beat=beat_many)
 
 
 async def beat_all(
@@ -177,8 +178,12 @@ async def beat_all(
     ttl_us: int,
     delivered: frozenset[Held],
     told: dict[int, dict[str, Any]] | None = None,
+    beat: Callable[[Transaction, Sequence[OwnerBeat]], Awaitable[object]] = beat_living,
 ) -> Beats:
-    """The heartbeats of many, by statements whose number does not depend on theirs. `told`: what some of them say."""
+    """The heartbeats of many, by statements whose number does not depend on theirs. `told`: what some of them say.
+
+    `beat`: what happens to a worker whose row somebody holds.
+    """
     told = dict(told or {})
     workers = [epoch.worker for epoch in epochs]
     leases = await tx.many(HoldersSql.held_leases, workers=workers)
@@ -191,7 +196,7 @@ async def beat_all(
         said["flagged"] = [*said.get("flagged", ()), public_id(job)]
     holders = await tx.many(HoldersSql.live_holders, workers=workers, told=sorted(told))
     alive = [row for row in holders if row.epoch in set(epochs)]
-    await beat_living(
+    await beat(
         tx,
         [
             OwnerBeat(
