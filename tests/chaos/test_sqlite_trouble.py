@@ -67,6 +67,16 @@ async def test_a_call_waits_for_a_file_that_is_locked_for_a_moment(url: str, cre
         await writing
 
 
+async def test_who_only_reads_is_answered_although_it_shares_a_transaction(url: str, crew: Crew, path: Path) -> None:
+    """What is asked while a writer waits for the file is one transaction, which waits as well and is refused."""
+    async with Watch(url, busy_timeout=timedelta(seconds=1)) as watch, locked(crew, path):
+        writing, *together = [asyncio.create_task(each) for each in (write(watch), watch.do(list_jobs), write(watch))]
+        with pytest.raises(StoreBusy):
+            await writing
+        read, written = await asyncio.gather(*together, return_exceptions=True)
+        assert (read, type(written)) == ([], StoreBusy)
+
+
 async def test_a_call_gives_up_after_the_busy_timeout_however_many_wait(url: str, crew: Crew, path: Path) -> None:
     patience = timedelta(seconds=1.5)
     async with Watch(url, busy_timeout=patience) as one, Watch(url, busy_timeout=patience) as other:

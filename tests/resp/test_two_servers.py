@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
+from holdfast.resp.server import RespServer
 from tests.conftest import Place
 from tests.resp.conftest import Connect, Serve
 from tests.resp.test_workers import registered
 from tests.support.apps import MakeApp, eventually
-from tests.support.past_kernel import query
 
 
 @pytest.mark.long
@@ -31,11 +31,11 @@ async def test_two_servers_do_not_both_give_out_the_last_place(
             await connection.execute("select 1 from holdfast.worker where id = 'w1' for update")
         pops = [asyncio.create_task(each("BRPOP", "queue:in", "3")) for each in (client, side)]
         if place.url.startswith("postgres"):
-            await eventually(lambda: _both_wait(place))
+            await eventually(lambda: _are_held_up(here, there))
     popped = [await each for each in pops]
     assert popped in ([b"a", None], [None, b"a"])
 
 
-async def _both_wait(place: Place) -> bool:
-    waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    return len(await asyncio.to_thread(query, place, waiting)) >= 2
+async def _are_held_up(*servers: RespServer) -> bool:
+    """Whether each has asked for a worker whose row somebody holds."""
+    return all(any(waiter.held_up for waiter in server.gateway.pops._waiting) for server in servers)

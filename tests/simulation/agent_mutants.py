@@ -198,7 +198,11 @@ MUTANTS: Final = (
     Mutant(
         "session left waiting",
         "a run that ends does not wake the next of its session",
-        rewrite(RunsSql.wake_next, ("coalesce(t.state, '') = 'waiting'", "coalesce(t.state, '') = 'running'")),
+        rewrite(
+            RunsSql.wake_next,
+            ("coalesce(w.state, '') = 'waiting'", "coalesce(w.state, '') = 'running'"),
+            ("coalesce(state, '') = 'waiting'", "coalesce(state, '') = 'running'"),
+        ),
     ),
     Mutant(
         "words said twice",

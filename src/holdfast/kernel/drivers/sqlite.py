@@ -373,13 +373,27 @@ class Writer:
 
     def _run(self, requests: Sequence[WriteRequest]) -> list[Any]:
         operations = [request.operation for request in requests]
-        reading = all(request.reading for request in requests)
-        if reading or self._turns is None:
-            results = self.file.commit_together(operations, reading=reading)
+        if all(request.reading for request in requests):
+            return self.file.commit_together(operations, reading=True)
+        if self._turns is None:
+            results = self.file.commit_together(operations, reading=False)
         else:
             with self._turns.turn() as left:
                 self.file.be_patient(left)
                 results = self.file.commit_together(operations, reading=False)
+        return self._read_again(requests, results)
+
+    def _read_again(self, requests: Sequence[WriteRequest], results: list[Any]) -> list[Any]:
+        """Nobody who only reads is refused because others, who shared the transaction, could not write."""
+        refused = [
+            place
+            for place, (request, result) in enumerate(zip(requests, results, strict=True))
+            if request.reading and isinstance(result, StoreBusy)
+        ]
+        if refused:
+            found = self.file.commit_together([requests[place].operation for place in refused], reading=True)
+            for place, result in zip(refused, found, strict=True):
+                results[place] = result
         return results
 
     def _answer_call(self, function: Callable[[SqliteFile], Any], answer: Future[Any]) -> None:
