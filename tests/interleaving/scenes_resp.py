@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.database import Transaction
+from holdfast.kernel.leases import beat_many
 from holdfast.kernel.routes import route_for
+from holdfast.kernel.statements import WorkersSql
 from holdfast.outcomes import Done
 from holdfast.resp import renewal, workers
 from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked
@@ -52,7 +54,12 @@ class Gateway(Scene):
         return call(self.popped, ask)
 
     async def popped(self, tx: Transaction, ask: ClaimAsk) -> Any:
-        return (await claim_asked(tx, [ask], ttl_us=TTL_US)).leases[0]
+        """Asks again when the row of its worker is free, as the gateway does."""
+        claimed = await claim_asked(tx, [ask], ttl_us=TTL_US)
+        if claimed.held_up:
+            await tx.many(WorkersSql.lock_worker, seq=ask.epoch.worker)
+            claimed = await claim_asked(tx, [ask], ttl_us=TTL_US)
+        return claimed.leases[0]
 
     def reported(self) -> list[ReportedEnd]:
         sent = SentLease(self.lease, self.one.incarnation)
@@ -63,8 +70,9 @@ class Gateway(Scene):
         await renewal.keep(tx, epoch, [self.lease.held], ttl_us=2 * TTL_US)
 
     async def beaten(self, tx: Transaction) -> None:
-        """The same."""
-        await workers.beat_all(tx, [self.one], ttl_us=TTL_US, delivered=frozenset([self.lease.held]))
+        """The same; as a client asks for it, so that it waits for the row."""
+        delivered = frozenset([self.lease.held])
+        await workers.beat_all(tx, [self.one], ttl_us=TTL_US, delivered=delivered, beat=beat_many)
 
     @verb
     def pop(self) -> Call:
