@@ -63,7 +63,8 @@ async def test_lists_of_runs_have_an_index(
     query(place, MANY)
     query(place, "analyze holdfast.run")
     given = {"tenant": None, "session": None, "agent": None, "state": None, "parent": None, "mode": None, **chosen}
-    values = {**given, "before_at": 2**62, "before": "~", "since": 0, "look": 10_000, "skipped": 9_999, "limit": 100}
+    # Fewer than there are of each kind: else the order of an index saves nothing, and others are as good.
+    values = {**given, "before_at": 2**62, "before": "~", "since": 0, "look": 1_000, "skipped": 999, "limit": 100}
     for statement in filter(None, LEADS[lead]):
         rendered = catalogue((RunListsSql,), "postgres", "holdfast")[statement]
         text = rendered.texts[0]

@@ -69,7 +69,9 @@ BUGS: dict[str, Plant] = {
     "a cancelled child is not counted off": forget_parents,
     "children that end together are counted once": count_one_child,
     "a park does not look for signals": instead("park", ("s.channel = :channel", "false")),
-    "a signal wakes jobs on any channel": instead("signal", ("k.channel = :channel", ":channel <> ''")),
+    "a signal wakes jobs on any channel": instead(
+        "signal", ("g.channel = :channel", ":channel <> ''"), ("where channel = :channel", "where :channel <> ''")
+    ),
     "a claim repeats the token": instead("claim claim_one", ("p.token + 1", "1")),
     "a claim forgets the epoch": instead("claim claim_one", ("(select c.epoch from holdfast.cluster c)", "1")),
     "a claim leaves the job where others can claim it": instead(
