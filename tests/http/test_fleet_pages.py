@@ -300,3 +300,19 @@ async def test_a_plan_is_applied_to_inputs(hf: Holdfast) -> None:
 
 def test_every_action_of_a_page_is_a_form_behind_a_rule() -> None:
     assert all(route.template or route.method == "POST" or route.path == "/money.csv" for route in ROUTES)
+
+
+async def test_names_of_rows_are_harmless_in_attributes_too(hf: Holdfast) -> None:
+    """A row names what it stands for, so that a page can refresh it and copy its name."""
+
+    @hf.schedule("0 3 * * *", name=f"tidy {EVIL}")
+    @hf.job(queue=f"letters {EVIL}")
+    async def tidy() -> None:
+        """Tidy up."""
+
+    await tidy.enqueue()
+    async with working(hf):
+        for path in ("/schedules", "/queues"):
+            shown = await text(browser(hf), path)
+            assert 'data-id="' in shown
+            check_is_safe(shown)
