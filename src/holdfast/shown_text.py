@@ -32,6 +32,11 @@ def escaped_lines(text: str) -> str:
     return "\n".join(escaped(line, keep=_JOINERS) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n"))
 
 
+def obeyed_escaped(text: str) -> str:
+    """The text as it is, but for characters that a terminal or a browser obeys."""
+    return text if text.isprintable() else text.translate(_OBEYED)
+
+
 def shown(value: object) -> str:
     """One line that people may read: without secrets, and escaped."""
     return escaped(Redactor().text(_readable(value)))
@@ -74,3 +79,12 @@ def _escape(char: str) -> str:
     if unicodedata.category(char) == "Zs":  # a space that does not break, or of another width
         return " "
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+# All controls but tabs and ends of lines, and those that change the order in which text is read.
+_OBEYED = {
+    code: _escape(chr(code))
+    for codes in (range(0x20), range(0x7F, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A))
+    for code in codes
+    if chr(code) not in "\t\n\r"
+}

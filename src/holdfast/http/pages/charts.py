@@ -11,6 +11,8 @@ from decimal import Decimal
 
 from markupsafe import Markup
 
+from holdfast.shown_text import escaped
+
 Number = int | float | Decimal
 
 _WIDE, _HIGH = 120, 28
@@ -43,7 +45,7 @@ def bars(figures: Sequence[tuple[str, Number]], title: str, *, unit: str = "", t
                 '<rect class="chart-ground" x="{ground}%" y="0" width="{whole}%" height="{all}"/>'
                 '<rect class="chart-bar tone-{tone}" x="{x}%" y="{y}" width="{w}%" height="{h}" rx="1"/></g>'
             ).format(
-                name=name,
+                name=escaped(name),
                 unit=unit,
                 value=_plain(value),
                 ground=_place(slot * number),
@@ -70,7 +72,7 @@ def stacked(figures: Sequence[tuple[str, Number, str]], title: str) -> Markup:
             part = Markup(
                 '<rect class="chart-part tone-{}" x="{}%" y="0" width="{}%" height="10"><title>{}: {}</title></rect>'
             )
-            parts.append(part.format(tone, _place(place), _place(wide), name, _plain(value)))
+            parts.append(part.format(tone, _place(place), _place(wide), escaped(name), _plain(value)))
         place += wide
     ground = Markup('<rect class="chart-ground" x="0" y="0" width="100%" height="10"/>')
     said = ", ".join(f"{_plain(value)} {name}" for name, value, _ in figures if value) or "nothing"
@@ -106,6 +108,7 @@ def gauge(used: Number, most: Number | None, title: str, *, reserved: Number = 0
 
 
 def _picture(kind: str, box: str | None, title: str, said: str, content: Markup, *, height: int = _HIGH) -> Markup:
+    title, said = escaped(title), escaped(said)
     size = (
         Markup('viewBox="{}" width="{}" height="{}"').format(box, _WIDE, _HIGH)
         if box

@@ -19,7 +19,7 @@ from holdfast.http.pages import words
 from holdfast.http.pages.asset_files import version
 from holdfast.http.pages.charts import gauge, share, stacked
 from holdfast.http.pages.markdown import Prose
-from holdfast.shown_text import escaped, escaped_lines, plural
+from holdfast.shown_text import escaped, escaped_lines, obeyed_escaped, plural
 from holdfast.values import as_json
 from holdfast.values.times import iso
 
@@ -37,6 +37,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_harmless,
     )
     made.filters |= {
         "ago": _ago,
@@ -67,6 +68,11 @@ def _environment() -> Environment:
     }
     made.globals |= {"asset": _asset}
     return made
+
+
+def _harmless(value: Any) -> Any:
+    """A text that no filter has cleaned, a name in an attribute for example."""
+    return obeyed_escaped(value) if type(value) is str else value
 
 
 @pass_context
