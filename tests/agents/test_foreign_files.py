@@ -24,6 +24,8 @@ HOSTILE = {
         drop trigger job_ready; create trigger job_ready after insert on job begin delete from session; end
     """,
     "a virtual table": "drop table message; create virtual table message using fts5(id, body)",
+    "a column that computes, behind a comment": "alter table session add column x text as/**/(hex(zeroblob(10000000)))",
+    "an index that computes": "create index session_odd on session (hex(key))",
     "a column that computes": "alter table session add column x text as (hex(zeroblob(100000000)))",
 }
 
@@ -49,6 +51,20 @@ async def test_a_file_that_runs_what_a_stranger_wrote_is_refused(file: Path, wha
     with pytest.raises(StoreUnfit, match="no release of Holdfast made it"):
         async with Holdfast(f"sqlite:///{file}", embedded=False):
             pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize("what", ["a view instead of a table", "a virtual table", "a column that computes"])
+async def test_tables_of_a_newer_release_are_tables_too(file: Path, what: str) -> None:
+    change(file, f"{HOSTILE[what]}; update schema set version = version + 1")
+    with pytest.raises(StoreUnfit, match="no release of Holdfast made it"):
+        async with Holdfast(f"sqlite:///{file}", embedded=False):
+            pytest.fail("it was opened")
+
+
+async def test_views_of_a_newer_release_may_be_others(file: Path) -> None:
+    change(file, f"{HOSTILE['a view of ours with another text']}; update schema set version = version + 1")
+    async with Holdfast(f"sqlite:///{file}", embedded=False) as hf:
+        assert len(await hf.sessions.list()) == 1
 
 
 async def test_tables_and_views_of_the_program_itself_may_be_there(file: Path) -> None:

@@ -300,7 +300,6 @@ MEASURED = {
 OWN = {
     "cli/deploy.py": "settings of the person who types the command",
     "cli/triggers.py": "the person's own crontab",
-    "kernel/drivers/sqlite_file.py": "a schema of at most a few lines, when a file is opened",
     "kernel/migrate.py": "migrations; and a schema, when a file is opened",
     "kernel/row_security.py": "our own SQL",
     "kernel/sql/__init__.py": "our own SQL",

@@ -56,6 +56,7 @@ _TRIGGERED = re.compile(r"\bcreate (?:constraint )?trigger \w+\s[^;]*?\bon holdf
 _UNTRIGGERED = re.compile(r"\bdrop trigger \w+ on holdfast\.(\w+)")
 _UNINDEXED = re.compile(r"\bdrop index holdfast\.(\w+)")
 _MADE = re.compile(r"\s*create (table|view|trigger)\s+(?:if not exists\s+)?(\w+)", re.I)
+_COMPUTES = re.compile(r"\s*create (view|trigger|unique index|index)\b", re.I)
 _ALONE, _NO_WRITERS = "access exclusive", "share row exclusive"
 # As most transactions of workers go: a heartbeat from its worker to jobs, a tick from its schedule to a job, an ending
 # from its job to the lane, retention from jobs to their keys. No order suits all of them: an enqueue goes from the
@@ -79,14 +80,26 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     return tuple(_read(f.name, f.read_text("utf-8")) for f in files)
 
 
+class OwnObjects(NamedTuple):
+    """What the migrations of this code make in a SQLite file."""
+
+    names: frozenset[str]  # of tables, views and triggers
+    tables: frozenset[str]
+    texts: frozenset[str]  # of views, triggers and indexes, as `plain`
+
+
+def own_objects() -> OwnObjects:
+    return _objects_of(migrations("sqlite"))
+
+
 @cache
-def own_objects() -> tuple[frozenset[str], frozenset[str]]:
-    """For SQLite: the names of all that the migrations make, and the texts of their views and triggers, as `plain`."""
-    scripts = [script for each in migrations("sqlite") for script in (each.up, each.down)]
-    made = [text for script in scripts for text in split(in_schema(script, "sqlite", "")) if _MADE.match(text)]
-    names = {found[2].lower() for text in made if (found := _MADE.match(text)) is not None}
-    texts = {plain(text) for text in made if not text.lower().startswith("create table")}
-    return frozenset(names | {"schema"}), frozenset(texts)
+def _objects_of(known: tuple[Migration, ...]) -> OwnObjects:
+    scripts = [script for each in known for script in (each.up, each.down)]
+    made = [text for script in scripts for text in split(in_schema(script, "sqlite", ""))]
+    found = [(match[1].lower(), match[2].lower()) for text in made if (match := _MADE.match(text)) is not None]
+    tables = {"schema", *(name for kind, name in found if kind == "table")}
+    texts = {plain(text) for text in made if _COMPUTES.match(text)}
+    return OwnObjects(frozenset(tables | {name for _, name in found}), frozenset(tables), frozenset(texts))
 
 
 def plain(text: str) -> str:

@@ -11,8 +11,13 @@ create table holdfast.remark_author (
     name text primary key,
     remarks integer not null default 0
 );
+create or replace view holdfast.paused_route as
+select r.id, q.name as queue from holdfast.queue q join holdfast.route r on r.queue = q.name where q.paused_at is not null;
 
 -- down
+drop view holdfast.paused_route;
+create view holdfast.paused_route as
+select r.id from holdfast.queue q join holdfast.route r on r.queue = q.name where q.paused_at is not null;
 drop table holdfast.remark_author;
 alter table holdfast.worker drop column zone;
 alter table holdfast.idempotency drop column remark;

@@ -11,8 +11,14 @@ create table remark_author (
     name text primary key,
     remarks integer not null default 0
 ) strict;
+drop view paused_route;
+create view paused_route as
+select r.id, q.name as queue from queue q join route r on r.queue = q.name where q.paused_at is not null;
 
 -- down
+drop view paused_route;
+create view paused_route as
+select r.id from queue q join route r on r.queue = q.name where q.paused_at is not null;
 drop table remark_author;
 alter table worker drop column zone;
 alter table idempotency drop column remark;

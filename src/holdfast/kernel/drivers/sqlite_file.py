@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -46,8 +45,11 @@ _PATIENCE_STEP_MS = 100
 _STEPS = 10_000  # of SQLite, between two looks whether a read takes too long: less than a millisecond
 WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
 _TRUNCATE_MS = 100  # how long writers may have to wait until the log is cut
-_OBJECTS = "select type, name, tbl_name, sql from sqlite_master where type <> 'index' and sql is not null"
-_COMPUTED = re.compile(r"\bas\s*\(", re.IGNORECASE)  # a column whose value is an expression; none of ours is
+_OBJECTS = "select type, name, tbl_name, sql from sqlite_master where sql is not null"
+_COMPUTED = {  # columns whose value is an expression
+    "table": "select count(*) from pragma_table_xinfo(:name) where hidden in (2, 3)",
+    "index": "select count(*) from pragma_index_xinfo(:name) where cid = -2",
+}
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -233,27 +235,37 @@ class SqliteFile(SqliteStatements):
                 f"{self.path} has tables of another program ({', '.join(sorted(tables)[:3])}): "
                 f"give Holdfast a separate file."
             )
-        self._refuse_foreign_objects()
+        self._refuse_foreign_objects(frozenset({"schema"}), newer=True)
         columns = {name for (name,) in self.execute("select name from pragma_table_info('schema')")}
         ((base,),) = self.execute("select base from schema") if "base" in columns else [(None,)]
         migrate.check_base(base, self.path, "move the file away")
         ((version, oldest),) = self.execute("select version, oldest_code from schema")
+        self._refuse_foreign_objects(migrate.own_objects().names, newer=version > migrate.code_version("sqlite"))
         return StoredSchema(version, oldest)
 
-    def _refuse_foreign_objects(self) -> None:
-        """`StoreUnfit` for a view, a trigger or a table that computes, where Holdfast has something else.
+    def _refuse_foreign_objects(self, names: frozenset[str], *, newer: bool) -> None:
+        """`StoreUnfit` for what computes something where Holdfast has something else under these names.
 
-        A capsule may come from a stranger, and what looks like a table would run what the stranger has written.
+        A capsule may come from a stranger, and what looks like a table would run what the stranger has written. What a
+        release made is known by its text. A newer one may have made other views, triggers and indexes, but its tables
+        are tables too.
         """
-        names, texts = migrate.own_objects()
+        own = migrate.own_objects()
         for kind, name, table, text in self.execute(_OBJECTS):
-            plain = migrate.plain(text)
-            computes = plain.startswith("create virtual") or _COMPUTED.search(text) if kind == "table" else True
-            if {name.lower(), table.lower()} & names and computes and plain not in texts:
+            if names.isdisjoint((name.lower(), table.lower())) or not self._computes(kind, name, text):
+                continue
+            known = kind != "table" and name.lower() not in own.tables if newer else migrate.plain(text) in own.texts
+            if not known:
                 raise StoreUnfit(
                     f"{self.path} has a {kind} {name!r} on {table!r} that computes something, and no release of "
                     f"Holdfast made it. Use a file that you trust, or remove it."
                 )
+
+    def _computes(self, kind: str, name: str, text: str) -> bool:
+        if kind not in _COMPUTED or text[:14].lower() == "create virtual":
+            return True
+        ((computed,),) = self.execute(_COMPUTED[kind], {"name": name})
+        return bool(computed)
 
     def describe(self) -> tuple[str, str, int]:
         ((journal,),) = self.execute("pragma journal_mode")
