@@ -57,7 +57,7 @@ EXPECTED: dict[Statement, set[str]] = {
     ListingSql.jobs_beside: {"job_id"},
     LanesSql.candidates: {"ready_pkey"},
     LeasesSql.renew: {"lease_pkey"},
-    BrokersSql.find_noted: {"lease_pkey"},
+    BrokersSql.find_unanswered: {"lease_pkey"},
     WaitingSql.hold: {"lease_pkey"},
     WaitingSql.wake: {"later_due", "later_pkey"},
     WaitingSql.find_overdue: {"ready_deadline", "later_deadline", "job_pkey"},

@@ -56,7 +56,7 @@ class Gateway(Scene):
     async def popped(self, tx: Transaction, ask: ClaimAsk) -> Any:
         """Asks again when the row of its worker is free, as the gateway does."""
         claimed = await claim_asked(tx, [ask], ttl_us=TTL_US)
-        if claimed.held_up:
+        if claimed.locked:
             await tx.many(WorkersSql.lock_worker, seq=ask.epoch.worker)
             claimed = await claim_asked(tx, [ask], ttl_us=TTL_US)
         return claimed.leases[0]

@@ -23,7 +23,7 @@ WORKERS: Final = (
     Mutant(
         "claim without an answer kept",
         "a job that a claim took whose answer was lost waits for the end of its lease, although its holder lives",
-        (Words("find_noted", "and k.claimed_at = n.claimed_at", "and false"),),
+        (Words("find_unanswered", "and k.claimed_at = n.claimed_at", "and false"),),
         (
             "workers/test_lost_claims.py::test_a_job_that_a_broker_took_without_hearing_of_it_goes_back",
             "resp/test_lost_jobs.py::test_a_job_whose_claim_was_never_answered_goes_back_at_once",
@@ -32,7 +32,7 @@ WORKERS: Final = (
     Mutant(
         "claim known by its token alone",
         "a claim that was never committed takes the job away from who has it since",
-        (Words("find_noted", "and k.claimed_at = n.claimed_at", ""),),
+        (Words("find_unanswered", "and k.claimed_at = n.claimed_at", ""),),
         ("workers/test_lost_claims.py::test_a_claim_that_was_never_committed_costs_nobody_the_job",),
     ),
     Mutant(

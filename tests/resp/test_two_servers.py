@@ -38,4 +38,4 @@ async def test_two_servers_do_not_both_give_out_the_last_place(
 
 async def _are_held_up(*servers: RespServer) -> bool:
     """Whether each has asked for a worker whose row somebody holds."""
-    return all(any(waiter.held_up for waiter in server.gateway.pops._waiting) for server in servers)
+    return all(any(waiter.locked_since is not None for waiter in server.gateway.pops._waiting) for server in servers)

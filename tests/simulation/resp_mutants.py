@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from holdfast.kernel.brokers import TakenNotes
+from holdfast.kernel.brokers import ClaimNotes
 from holdfast.kernel.database import Transaction
 from holdfast.resp.claims import ClaimAsk, Claimed, claim_asked
 from holdfast.resp.deliveries import Popped
@@ -27,7 +27,7 @@ def _plant_pop_without_lease(world: World) -> None:
     replace(give_up_silent, _leave_them)(world)
 
 
-async def _take_out(tx: Transaction, asks: Sequence[ClaimAsk], notes: TakenNotes, *, ttl_us: int) -> Claimed:
+async def _take_out(tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes, *, ttl_us: int) -> Claimed:
     """The job has left its queue, and no lease brings it back."""
     return await claim_asked(tx, asks, notes, ttl_us=HALF_A_DAY_US)
 

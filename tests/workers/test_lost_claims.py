@@ -170,7 +170,7 @@ async def test_what_another_call_took_meanwhile_stays_its_own(make_app: MakeApp)
         await happens(wire.held)
         wire.loses = brokers.claim_for
         again = await broker.claim(block="100s")
-        assert (again is not None and again.id, wire.asked.count("return_untold")) == (lost.id, 1)
+        assert (again is not None and again.id, wire.asked.count("release_unanswered")) == (lost.id, 1)
         wire.go_on.set()
         taken = await taking
         assert taken is not None
@@ -188,10 +188,10 @@ async def test_a_claim_that_was_never_committed_costs_nobody_the_job(make_app: M
         assert lease is not None
         database = core_of(app).runtime().database
         (row,) = await database.transact(brokers.leases_of, broker.seq)
-        untold = brokers.Untold()
-        with untold.noting() as notes:
-            notes.took([row.lease._replace(claimed_at=row.lease.claimed_at - 1)])
-        assert await untold.give_back(database) == 0
+        lost_answers = brokers.LostAnswers()
+        with lost_answers.claiming() as notes:
+            notes.add([row.lease._replace(claimed_at=row.lease.claimed_at - 1)])
+        assert await lost_answers.give_back(database) == 0
         await lease.complete("mine")
     assert await outcomes(app, job.id) == ["succeeded"]
 

@@ -173,7 +173,7 @@ class Hub:
             task.cancel()
         await asyncio.gather(*self._loops, *([self._mending] if self._mending else ()), return_exceptions=True)
         with contextlib.suppress(Unavailable):  # they come back when their leases end
-            await self.waiters.give_back_untold()
+            await self.waiters.release_unanswered()
         async with self._moving:
             await self._let_go(list(self._members.values()))
         await self._lifeline.stop()
@@ -273,13 +273,13 @@ class Hub:
         sent_at = self.ports.clock.monotonic()
         judge = partial(serves, queues=broker.takes.queues, capabilities=broker.takes.capabilities)
         try:
-            with self.waiters.untold.noting() as notes:
+            with self.waiters.lost_answers.claiming() as notes:
                 lease = await self._database.transact(take, broker.seq, id, broker.ttl_us, serves=judge, notes=notes)
-                notes.named([] if lease is None else [lease.held])
+                notes.answered([] if lease is None else [lease.held])
             return None if lease is None else self._accept(lease, sent_at)
         finally:
             _reserve(broker, -1)
-            if self.waiters.untold:
+            if self.waiters.lost_answers:
                 self.waiters.work.set()  # before the next claim they go back
 
     def _on_returned(self, jobs: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from holdfast.brokers.routes import BrokerRoutes, Takes
 from holdfast.clock import Ports
-from holdfast.kernel.brokers import Claimer, Untold, claim_for
+from holdfast.kernel.brokers import Claimer, LostAnswers, claim_for
 from holdfast.kernel.claim import heads
 from holdfast.kernel.database import Database
 from holdfast.kernel.rows import Lease
@@ -58,7 +58,7 @@ class Waiters:
         self._accept = accept
         self._give_back = give_back
         self._returned = returned
-        self.untold = Untold()
+        self.lost_answers = LostAnswers()
         self._waiting: dict[Waiter, None] = {}
         self.work = asyncio.Event()  # somebody may be served
         self.probed = True
@@ -102,7 +102,7 @@ class Waiters:
             await self.work.wait()
             self.work.clear()
             try:
-                await self.give_back_untold()
+                await self.release_unanswered()
                 await self._look_around()
                 while ready := self._ready():
                     await self._serve(ready)
@@ -110,8 +110,8 @@ class Waiters:
                 self._refuse(problem)
                 raise
 
-    async def give_back_untold(self) -> None:
-        if given := await self.untold.give_back(self._database):
+    async def release_unanswered(self) -> None:
+        if given := await self.lost_answers.give_back(self._database):
             self._returned(given)
 
     def _refuse(self, problem: Exception) -> None:
@@ -152,17 +152,17 @@ class Waiters:
         sent_at = self._ports.clock.monotonic()
         try:
             claimers = await self._claimers(ready)
-            with self.untold.noting() as notes:
+            with self.lost_answers.claiming() as notes:
                 asked = [claimer for claimer in claimers if claimer.routes]
                 leases = await self._database.transact(claim_for, asked, notes)
-                notes.named(lease.held for lease in leases)
+                notes.answered(lease.held for lease in leases)
         finally:
             for waiter, wants in ready:
                 waiter.served = waiter.fresh = False
                 waiter.reserve(-wants)
         for lease in leases:
             self._accept(lease, sent_at)
-        if self.untold:
+        if self.lost_answers:
             self.work.set()  # before the next claim they go back
         self._hand_out([(waiter, claimer) for (waiter, _), claimer in zip(ready, claimers, strict=True)], leases)
         if len(leases) < sum(claimer.n for claimer in claimers):

@@ -131,7 +131,7 @@ class Taking(NamedTuple):
     ttl_us: int
 
 
-class Noted(NamedTuple):
+class LeaseKey(NamedTuple):
     """What tells a lease from any other that a job has had: a claim that is undone leaves its token to the next one."""
 
     seq: int
@@ -140,7 +140,7 @@ class Noted(NamedTuple):
     claimed_at: int
 
     @classmethod
-    def of(cls, lease: Lease) -> Noted:
+    def of(cls, lease: Lease) -> LeaseKey:
         return cls(lease.seq, lease.epoch, lease.token, lease.claimed_at)
 
 

@@ -6,7 +6,7 @@ that its holder is active, so nobody takes anything after it was told to drain.
 If the answer to a claim is lost, its caller does not know what it holds, and nobody would renew or end it. A worker
 finds that out by its heartbeat (`leases.return_unnamed`), because no other process holds anything under its number. The
 owners here may live in several processes. So the calls of this module note what they take before it is committed, and
-`Untold` gives back what no answer named.
+`LostAnswers` gives back what no answer named.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.kernel.broker_rows import Noted, Offer, OwnedLease, Sought, Taking, Transferred, Want
+from holdfast.kernel.broker_rows import LeaseKey, Offer, OwnedLease, Sought, Taking, Transferred, Want
 from holdfast.kernel.complete import complete_and_settle, error_json, release
 from holdfast.kernel.database import Transacting, Transaction, reading, single
-from holdfast.kernel.families import lock_anchors, lock_jobs, settle
+from holdfast.kernel.families import lock_anchors, lock_jobs, settle, try_lock_jobs
 from holdfast.kernel.flow_rows import Candidate
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import admitted
 from holdfast.kernel.leases import ERRORS
-from holdfast.kernel.rows import Ended, Held, Lease, Moved, Route
+from holdfast.kernel.rows import Ended, Held, Kin, Lease, Moved, Route
 from holdfast.kernel.statements import BrokersSql, LeasesSql
 from holdfast.kernel.states import State
 
@@ -45,60 +45,73 @@ class Claimer(NamedTuple):
     tenant: str | None = None  # None: jobs of any tenant
 
 
-class Untold:
-    """What a process may have taken without knowing it, because an answer was lost."""
+class LostAnswers:
+    """What a process may have taken without knowing it, because the answer to a claim was lost."""
 
     def __init__(self) -> None:
-        self._left: list[Lease] = []
+        self._notes: list[ClaimNotes] = []
 
     @contextlib.contextmanager
-    def noting(self) -> Iterator[TakenNotes]:
-        """For one call: give its notes to the operation, and tell them what the answer named."""
-        notes = TakenNotes()
+    def claiming(self) -> Iterator[ClaimNotes]:
+        """For one claim: give its notes to the operation, and tell them what the answer named."""
+        notes = ClaimNotes()
         try:
             yield notes
-        finally:
-            self._left += notes.unnamed()
+        except BaseException:
+            self._notes.append(notes)  # a driver's thread may be about to note something
+            raise
+        if notes.unanswered():
+            self._notes.append(notes)
 
     def __bool__(self) -> bool:
-        return bool(self._left)
+        return bool(self._notes)
 
     async def give_back(self, database: Transacting) -> int:
-        """Give back what was noted and not named; how many jobs that were. What was never committed is not there."""
-        left = self._left[:]
-        if not left:
+        """Give back what was noted and not named; how many jobs that were. What was never committed is not there, and
+        what somebody else holds locked is tried the next time."""
+        notes = self._notes[:]
+        if not notes:
             return 0
-        given = await database.transact(return_untold, left)
-        del self._left[: len(left)]
+        given, locked = await database.transact(release_unanswered, notes)
+        self._notes = [*([ClaimNotes(locked)] if locked else []), *self._notes[len(notes) :]]
         return given
 
 
-class TakenNotes:
-    def __init__(self) -> None:
-        self.taken: list[Lease] = []  # by a driver's thread; also what it took before it ran the operation again
-        self._named: set[Held] = set()
+class ClaimNotes:
+    def __init__(self, taken: Iterable[Lease] = ()) -> None:
+        self.taken = [*taken]  # by a driver's thread; also what it took before it ran the operation again
+        self._answered: set[Held] = set()
 
-    def took(self, leases: Iterable[Lease]) -> None:
+    def add(self, leases: Iterable[Lease]) -> None:
         self.taken += leases
 
-    def named(self, held: Iterable[Held]) -> None:
-        self._named.update(held)
+    def answered(self, held: Iterable[Held]) -> None:
+        self._answered.update(held)
 
-    def unnamed(self) -> list[Lease]:
-        return [lease for lease in self.taken if lease.held not in self._named]
+    def unanswered(self) -> list[Lease]:
+        return [lease for lease in self.taken if lease.held not in self._answered]
 
 
-async def return_untold(tx: Transaction, leases: Sequence[Lease]) -> int:
-    """Give back those of these leases that are still there; returns how many jobs that were."""
-    noted = sorted({Noted.of(lease) for lease in leases})
-    found = await tx.many(BrokersSql.find_noted, noted=noted)
+async def release_unanswered(tx: Transaction, notes: Sequence[ClaimNotes]) -> tuple[int, list[Lease]]:
+    """Give back those of these leases that are still there: how many jobs that were, and those that somebody else has
+    locked, for which this does not wait.
+
+    What the notes say is read here: by now a claim that was under way on SQLite's thread has ended.
+    """
+    leases = [lease for each in notes for lease in each.unanswered()]
+    keys = sorted({LeaseKey.of(lease) for lease in leases})
+    found = await tx.many(BrokersSql.find_unanswered, leases=keys) if keys else []
     if not found:
-        return 0
-    parents = sorted({lease.parent for lease in found if lease.parent is not None})
-    return len(await complete_and_settle(tx, [release(lease) for lease in found], parents))
+        return 0, []
+    locked = {job.seq for job in await try_lock_jobs(tx, [Kin(lease.seq, lease.parent) for lease in found])}
+    free = [lease for lease in found if lease.seq in locked]
+    parents = sorted({lease.parent for lease in free if lease.parent is not None})
+    given = len(await complete_and_settle(tx, [release(lease) for lease in free], parents)) if free else 0
+    missed = {lease.seq for lease in found} - locked
+    return given, [lease for lease in leases if lease.seq in missed]
 
 
-async def claim_for(tx: Transaction, claimers: Sequence[Claimer], notes: TakenNotes | None = None) -> list[Lease]:
+async def claim_for(tx: Transaction, claimers: Sequence[Claimer], notes: ClaimNotes | None = None) -> list[Lease]:
     """Serve many who wait, in their order, by statements whose number does not depend on theirs.
 
     A job goes to the first who can take it. A short answer does not mean that nothing is left: ask `heads`.
@@ -114,7 +127,7 @@ async def claim_for(tx: Transaction, claimers: Sequence[Claimer], notes: TakenNo
         takings = await _let_through(tx, offers, takings)
     leases = await tx.many(BrokersSql.take_for, takings=takings) if takings else []
     if notes is not None:
-        notes.took(leases)
+        notes.add(leases)
     return sorted(leases, key=attrgetter("place"))
 
 
@@ -181,7 +194,7 @@ async def take(
     ttl_us: int,
     *,
     serves: Callable[[Route], bool] = lambda _: True,
-    notes: TakenNotes | None = None,
+    notes: ClaimNotes | None = None,
 ) -> Lease | None:
     """Take that very job if it can be claimed now; None when it cannot.
 
@@ -195,7 +208,7 @@ async def take(
         return None
     taken = await tx.many(BrokersSql.take_for, takings=[Taking(job.seq, worker, ttl_us)])
     if notes is not None:
-        notes.took(taken)
+        notes.add(taken)
     return taken[0] if taken else None
 
 

@@ -185,13 +185,18 @@ async def beat_living(
     tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None
 ) -> tuple[list[Beaten], set[int]]:
     """As `beat_many`, and who was given up. One whose row somebody else holds is neither: its next heartbeat counts."""
-    if not beats:
-        return [], set()
-    free = {row.seq for row in await tx.many(BrokersSql.lock_living, workers=[each.seq for each in beats])}
-    left = {each.seq for each in beats} - free
-    beaten = await beat_many(tx, [each for each in beats if each.seq in free], host=host)
+    beaten = await beat_unlocked(tx, beats, host=host)
+    left = {each.seq for each in beats} - {row.seq for row in beaten}
     standing = await tx.many(WorkersSql.standing_of, workers=sorted(left)) if left else []
     return beaten, left - {row.seq for row in standing if row.status in ALIVE}
+
+
+async def beat_unlocked(tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None) -> list[Beaten]:
+    """As `beat_many`, without those whose row somebody else holds."""
+    if not beats:
+        return []
+    free = {row.seq for row in await tx.many(BrokersSql.lock_living, workers=[each.seq for each in beats])}
+    return await beat_many(tx, [each for each in beats if each.seq in free], host=host)
 
 
 @single

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.kernel.brokers import Claimer, TakenNotes, claim_for
+from holdfast.kernel.broker_rows import OwnerBeat
+from holdfast.kernel.brokers import Claimer, ClaimNotes, claim_for
 from holdfast.kernel.database import Transaction, short
 from holdfast.kernel.ids import JobId
+from holdfast.kernel.leases import beat_many
 from holdfast.kernel.rows import Lease
 from holdfast.resp.plans import KIND
 from holdfast.resp.rows import Epoch
@@ -37,23 +39,30 @@ class Claimed(NamedTuple):
     names: dict[JobId, str]  # the public ids of jobs of actions
     room: dict[Epoch, int]  # the places that each has left; who is not among them may take nothing
     left_us: dict[Epoch, int]  # for how long each counts as alive if it stays silent
-    held_up: frozenset[Epoch] = frozenset()  # those whose row somebody else holds: ask again for them
+    locked: frozenset[Epoch] = frozenset()  # those whose row somebody else holds: ask again for them
 
 
 @short
 async def claim_asked(
-    tx: Transaction, asks: Sequence[ClaimAsk], notes: TakenNotes | None = None, *, ttl_us: int
+    tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes | None = None, *, ttl_us: int
 ) -> Claimed:
-    """Claim for each as many as it asks for and has places for. A worker may ask more than once."""
+    """Claim for each as many as it asks for and has places for. A worker may ask more than once.
+
+    Who asks is alive. A heartbeat for all who wait leaves out the rows that claims have locked, and so a worker that
+    never waits long would never be heard of.
+    """
     epochs = {ask.epoch for ask in asks}
     holders = await tx.many(HoldersSql.lock_holders, workers=sorted({epoch.worker for epoch in epochs}))
     counted = await tx.many(HoldersSql.count_held, workers=[holder.seq for holder in holders])
     held = {row.worker: row.leases for row in counted}
+    quiet = [holder.seq for holder in holders if holder.left_us < ttl_us - ttl_us // 4]
+    if quiet:
+        await beat_many(tx, [OwnerBeat(seq, held.get(seq, 0)) for seq in quiet])
     room = {holder.epoch: holder.slots - held.get(holder.seq, 0) for holder in holders if holder.epoch in epochs}
     missing = {epoch.worker for epoch in epochs} - {holder.seq for holder in holders}
     others = await tx.many(HoldersSql.find_holders, workers=sorted(missing)) if missing else []
-    held_up = frozenset(other.epoch for other in others) & epochs
-    claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders}, held_up)
+    locked = frozenset(other.epoch for other in others) & epochs
+    claimed = Claimed([[] for _ in asks], {}, room, {holder.epoch: holder.left_us for holder in holders}, locked)
     for turn in range(max((len(ask.turns) for ask in asks), default=0)):
         claimers = _claimers(asks, claimed, turn, ttl_us)
         for lease in await claim_for(tx, claimers, notes) if claimers else []:

@@ -13,14 +13,14 @@ import contextlib
 import copy
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.brokers.routes import BrokerRoutes, Takes
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, Unavailable
-from holdfast.kernel.brokers import Untold
+from holdfast.kernel.brokers import LostAnswers
 from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.crowd import LOOKED
@@ -40,7 +40,7 @@ from holdfast.shown_text import plural
 log = logging.getLogger("holdfast.resp")
 
 _PAUSE = 1.0  # seconds, while the store is away
-_HELD_UP = 10.0  # seconds that a pop which does not wait has patience with the row of its worker
+_LOCKED = 10.0  # seconds that a pop which does not wait has patience with the row of its worker
 _AGAIN = 0.005  # seconds, while others hold what there is; twice as long whenever a claim brings nothing
 _TOGETHER = 32  # of those who wait, that one claim serves; it locks their workers' rows
 _BEATS = 1_000  # workers whose heartbeats are one transaction
@@ -71,8 +71,9 @@ class PopWaiter:
     fresh: bool = True  # nobody has looked for it yet
     served: bool = False  # a claim for it is under way
     over: bool = False  # its time is
-    pause: float = _AGAIN  # before it is tried again, while somebody holds the row of its worker
-    held_up: float = 0.0  # seconds for which somebody has held it, about
+    locked_since: float | None = None  # when somebody else was first seen to hold the row of its worker
+    pause: float = _AGAIN  # before it is tried again then
+    pausing: bool = False
     answer: asyncio.Future[list[Popped]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     takes: tuple[Takes, ...] = ()
 
@@ -99,7 +100,7 @@ class Pops:
         self._unknown = False  # a hint has named a route that is not known yet
         self._routes = BrokerRoutes(database, settings)
         self._identities: dict[str, Identity] = {}
-        self._untold = Untold()
+        self._lost_answers = LostAnswers()
         self._returning: set[asyncio.Task[None]] = set()
         self.look_wanted = asyncio.Event()  # hints may have been missed
         self.delivered = Deliveries()
@@ -117,7 +118,7 @@ class Pops:
         if self._returning:
             await asyncio.wait(self._returning)
         with contextlib.suppress(Unavailable):  # they come back when their leases end
-            await self._give_back_untold()
+            await self._release_unanswered()
 
     # Who somebody is.
 
@@ -187,9 +188,9 @@ class Pops:
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
-    async def _give_back_untold(self) -> None:
+    async def _release_unanswered(self) -> None:
         """Give back what claims took whose answers were lost: no client has received it."""
-        if given := await self._untold.give_back(self._database):
+        if given := await self._lost_answers.give_back(self._database):
             log.warning("%s went back: the answer to a claim was lost", plural(given, "job"))
 
     async def _give_back(self, leases: Sequence[Lease]) -> None:
@@ -238,7 +239,7 @@ class Pops:
             await self._work.wait()
             self._work.clear()
             try:
-                await self._give_back_untold()
+                await self._release_unanswered()
                 if self._unknown:
                     self._unknown = False
                     await self._routes.learn()
@@ -263,7 +264,7 @@ class Pops:
         """Those for whom there may be something, some at a time, each once."""
         chunk: list[PopWaiter] = []
         for waiter in [*self._waiting]:
-            if not waiter.answer.done() and (waiter.fresh or self._is_hot(waiter)):
+            if not waiter.answer.done() and not waiter.pausing and (waiter.fresh or self._is_hot(waiter)):
                 chunk.append(waiter)
             if len(chunk) == _TOGETHER:
                 yield chunk
@@ -282,9 +283,9 @@ class Pops:
             waiter.served, waiter.fresh = True, False
         asked_at = self._clock.monotonic()
         try:
-            with self._untold.noting() as notes:
+            with self._lost_answers.claiming() as notes:
                 claimed = await self._database.transact(claim_asked, asks, notes, ttl_us=self._ttl_us)
-                notes.named(lease.held for given in claimed.leases for lease in given)
+                notes.answered(lease.held for given in claimed.leases for lease in given)
         except BaseException:
             for waiter in waiters:
                 waiter.fresh = True
@@ -296,11 +297,20 @@ class Pops:
             if leases:
                 left_us = claimed.left_us[ask.epoch]
                 self._answer(waiter, [_popped(lease, ask.epoch, claimed.names, asked_at, left_us) for lease in leases])
-        if self._untold:
+        if self._lost_answers:
             self._work.set()  # before the next claim they go back
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
-        left = [waiter for waiter in waiters if not waiter.answer.done() and not self._is_held_up(waiter, claimed)]
-        for waiter in left:
+        await self._turn_away([waiter for waiter in waiters if not waiter.answer.done()], claimed)
+
+    async def _turn_away(self, waiters: Iterable[PopWaiter], claimed: Claimed) -> None:
+        """They got nothing: somebody holds the row of their worker, or it has ended, or there is no job."""
+        left: list[PopWaiter] = []
+        for waiter in waiters:
+            if waiter.who.epoch in claimed.locked:
+                self._ask_again_later(waiter)
+                continue
+            waiter.locked_since, waiter.pause = None, _AGAIN
+            left.append(waiter)
             if waiter.who.epoch not in claimed.room:
                 await self._identify_again(waiter)
         await self._tell_nothing([waiter for waiter in left if not waiter.patient and not waiter.answer.done()])
@@ -312,23 +322,21 @@ class Pops:
             waiter.answer.set_result(popped)
             self._waiting.pop(waiter, None)
 
-    def _is_held_up(self, waiter: PopWaiter, claimed: Claimed) -> bool:
-        """Whether somebody else holds the row of its worker. It is tried again, and nobody else waits for it."""
-        if waiter.who.epoch not in claimed.held_up:
-            waiter.pause, waiter.held_up = _AGAIN, 0.0
-            return False
+    def _ask_again_later(self, waiter: PopWaiter) -> None:
+        """Somebody else holds the row of its worker. Nobody waits for that but this one."""
+        now = self._clock.monotonic()
+        since = waiter.locked_since = now if waiter.locked_since is None else waiter.locked_since
         if waiter.over:
             self._answer(waiter, [])
-        elif not waiter.patient and waiter.held_up >= _HELD_UP:
+        elif not waiter.patient and now - since >= _LOCKED:
             waiter.answer.set_exception(StoreBusy(f"somebody holds the row of worker {waiter.id} for too long."))
         else:
-            asyncio.get_running_loop().call_later(waiter.pause, self._try_again, waiter)
-            waiter.held_up += waiter.pause
+            waiter.pausing = True
+            asyncio.get_running_loop().call_later(waiter.pause, self._ask_again, waiter)
             waiter.pause = min(2 * waiter.pause, _PAUSE)
-        return True
 
-    def _try_again(self, waiter: PopWaiter) -> None:
-        waiter.fresh = True
+    def _ask_again(self, waiter: PopWaiter) -> None:
+        waiter.pausing, waiter.fresh = False, True
         self._work.set()
 
     async def _probe(self, asked: Collection[int], asks: Sequence[ClaimAsk], claimed: Claimed) -> None:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from holdfast.brokers.routes import Takes
 from holdfast.errors import DuplicateWorker, StoreRefused
-from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat, Renewal, WorkerRow
+from holdfast.kernel.broker_rows import NOWHERE, Beaten, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.leases import beat_living, beat_many, expire, renew_each
+from holdfast.kernel.leases import beat_many, beat_unlocked, expire, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
@@ -178,11 +178,11 @@ async def beat_all(
     ttl_us: int,
     delivered: frozenset[Held],
     told: dict[int, dict[str, Any]] | None = None,
-    beat: Callable[[Transaction, Sequence[OwnerBeat]], Awaitable[object]] = beat_living,
+    beat: Callable[[Transaction, Sequence[OwnerBeat]], Awaitable[list[Beaten]]] = beat_unlocked,
 ) -> Beats:
     """The heartbeats of many, by statements whose number does not depend on theirs. `told`: what some of them say.
 
-    `beat`: what happens to a worker whose row somebody holds.
+    `beat`: what happens to a worker whose row somebody holds. No lease outlives what its worker counts as alive.
     """
     told = dict(told or {})
     workers = [epoch.worker for epoch in epochs]
@@ -196,7 +196,7 @@ async def beat_all(
         said["flagged"] = [*said.get("flagged", ()), public_id(job)]
     holders = await tx.many(HoldersSql.live_holders, workers=workers, told=sorted(told))
     alive = [row for row in holders if row.epoch in set(epochs)]
-    await beat(
+    beaten = await beat(
         tx,
         [
             OwnerBeat(
@@ -208,8 +208,8 @@ async def beat_all(
             for row in alive
         ],
     )
-    beaten = frozenset(row.seq for row in alive)
-    renewals = [Renewal(*each.held, ttl_us) for each in known if each.worker in beaten]
+    lasting = {row.seq: row.left_us for row in alive} | {row.seq: ttl_us for row in beaten}
+    renewals = [Renewal(*each.held, min(ttl_us, lasting[each.worker])) for each in known if each.worker in lasting]
     await renew_each(tx, renewals, ceiling_us=NEVER_US)
     return Beats(frozenset(row.epoch for row in alive), frozenset(each.held for each in leases))
 

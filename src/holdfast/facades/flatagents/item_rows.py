@@ -48,7 +48,7 @@ async def push(tx: Transaction, jobs: list[NewJob], route: Route, fired: Sequenc
 
 
 async def claim(
-    tx: Transaction, pool: str, who: Registration, notes: brokers.TakenNotes | None = None, *, again: bool
+    tx: Transaction, pool: str, who: Registration, notes: brokers.ClaimNotes | None = None, *, again: bool
 ) -> WorkItem | None:
     """The oldest item that nobody has, for this worker; with `again` the one that it has already, if there is one."""
     owner = await worker_rows.owner_for(tx, who)

@@ -21,7 +21,7 @@ from holdfast.facades.flatagents.records import MAX_RETRIES, WorkerRegistration,
 from holdfast.facades.flatagents.registration import check_id, registration_of
 from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, Store, Stored, sqlite_url
 from holdfast.kernel import codec
-from holdfast.kernel.brokers import Untold
+from holdfast.kernel.brokers import LostAnswers
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.rows import Held, NewJob, Route
 
@@ -66,7 +66,7 @@ class HoldfastWorkPool:
         self._store = store
         self._backend = backend
         self._claims: OrderedDict[str, Held] = OrderedDict()
-        self._untold = Untold()
+        self._lost_answers = LostAnswers()
         self.name = name
 
     def __repr__(self) -> str:
@@ -118,10 +118,10 @@ class HoldfastWorkPool:
     async def claim_async(self, worker_id: str, *, again: bool = False) -> WorkItem | None:
         """`again`: the worker has one item at most, and one that it has already is claimed no second time."""
         who = registration_of(self._store, WorkerRegistration(check_id(worker_id)), known=False)
-        await self._untold.give_back(self._store)
-        with self._untold.noting() as notes:
+        await self._lost_answers.give_back(self._store)
+        with self._lost_answers.claiming() as notes:
             item = await self._store.transact(rows.claim, self.name, who, notes, again=again)
-            notes.named([] if item is None else [_held(item.fence or "")])
+            notes.answered([] if item is None else [_held(item.fence or "")])
         if item is not None:
             self._claims[item.id] = _held(item.fence or "")
             while len(self._claims) > REMEMBERED:

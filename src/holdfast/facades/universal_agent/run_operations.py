@@ -74,7 +74,7 @@ async def attempts(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
 
 
 async def acquire(
-    tx: Transaction, run_id: str, owner: Registration, ttl_us: int, notes: brokers.TakenNotes | None = None
+    tx: Transaction, run_id: str, owner: Registration, ttl_us: int, notes: brokers.ClaimNotes | None = None
 ) -> bool:
     """Take the run for an owner, if it can be had now. What cannot be had is not touched."""
     seen = await look(tx, run_id)

@@ -21,7 +21,7 @@ from holdfast.facades.universal_agent.run_words import SeenRun
 from holdfast.facades.universal_agent.seconds import is_seconds
 from holdfast.jobs import JobFunction
 from holdfast.kernel import codec
-from holdfast.kernel.brokers import Untold
+from holdfast.kernel.brokers import LostAnswers
 from holdfast.kernel.complete import RELEASED, error_json
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
@@ -62,7 +62,7 @@ class Runs:
     def __init__(self, app: Holdfast) -> None:
         self._core = core_of(app)
         self._function = declare(app, unplayed)
-        self._untold = Untold()
+        self._lost_answers = LostAnswers()
 
     async def queue(
         self, run_id: str, prompt: str, workspace_dir: str | None = None, max_iterations: int | None = None
@@ -118,10 +118,10 @@ class Runs:
         ttl_us, who = self._ttl(lease_ttl_seconds), self._owner(lease_owner)
         if not workspaces.is_name(run_id):
             return False
-        await self._untold.give_back(self._core.runtime())
-        with self._untold.noting() as notes:
+        await self._lost_answers.give_back(self._core.runtime())
+        with self._lost_answers.claiming() as notes:
             taken = await self._transact(operations.acquire, run_id, who, ttl_us, notes)
-            notes.named(lease.held for lease in notes.taken if taken)
+            notes.answered(lease.held for lease in notes.taken if taken)
         return taken
 
     async def heartbeat(self, run_id: str, lease_owner: str, lease_ttl_seconds: float) -> bool:

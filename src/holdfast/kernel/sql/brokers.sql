@@ -103,20 +103,20 @@ delete from holdfast.ready where (route, @place) in (
     cross join holdfast.lease l on l.seq = value ->> :takings.seq
     cross join holdfast.job j on j.seq = l.seq);
 
--- name: find_noted :many on postgres
+-- name: find_unanswered :many on postgres
 -- Leases that a claim took whose answer was lost, as far as they were committed and hold still.
 select k.seq, k.worker, k.epoch, k.token, k.parent
-from rows(:noted) as n (seq bigint, epoch bigint, token bigint, claimed_at bigint)
+from rows(:leases) as n (seq bigint, epoch bigint, token bigint, claimed_at bigint)
 cross join lateral (
     select k.seq, k.worker, k.epoch, k.token, k.parent from holdfast.lease k where k.seq = n.seq and k.epoch = n.epoch
         and k.token = n.token and k.claimed_at = n.claimed_at offset 0
 ) as k
 order by k.seq;
 
--- name: find_noted :many on sqlite
+-- name: find_unanswered :many on sqlite
 -- SQLite has no lateral join.
 select k.seq, k.worker, k.epoch, k.token, k.parent
-from rows(:noted) as n (seq bigint, epoch bigint, token bigint, claimed_at bigint)
+from rows(:leases) as n (seq bigint, epoch bigint, token bigint, claimed_at bigint)
 cross join holdfast.lease k on k.seq = n.seq and k.epoch = n.epoch and k.token = n.token and k.claimed_at = n.claimed_at
 order by k.seq;
 

@@ -6,8 +6,8 @@ from holdfast.kernel.broker_rows import (
     Alias,
     Beaten,
     LaneDemand,
+    LeaseKey,
     LiveOwner,
-    Noted,
     Offer,
     OwnedLease,
     OwnerBeat,
@@ -22,11 +22,11 @@ from holdfast.kernel.sql import Many, One, Statements
 
 
 class BrokersSql(
-    Statements, file="brokers.sql", rows={"wants": Want, "takings": Taking, "noted": Noted, "beats": OwnerBeat}
+    Statements, file="brokers.sql", rows={"wants": Want, "takings": Taking, "leases": LeaseKey, "beats": OwnerBeat}
 ):
     offers: Many[Offer]
     take_for: Many[Lease]
-    find_noted: Many[UnnamedLease]
+    find_unanswered: Many[UnnamedLease]
     seek: One[Sought]
     wake_one: One[Woken]
     find_lease: One[OwnedLease]
