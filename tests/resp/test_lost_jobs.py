@@ -278,3 +278,31 @@ async def test_a_heartbeat_that_is_answered_was_heard(
         assert not beats.done()
     assert await beats == "OK"
     assert (await app.workers.get("w1")).heartbeat_at > before
+
+
+async def test_a_pop_that_does_not_wait_is_patient_with_the_row_of_its_worker(
+    proxied: tuple[Holdfast, Proxy], postgres_url: str, serve: Serve, connect: Connect
+) -> None:
+    """However often others are served meanwhile."""
+    port = (await serve(proxied[0])).port
+    held, free = await registered(connect, "w1", port=port), await registered(connect, "w2", port=port)
+    with psycopg.connect(postgres_url) as other:
+        other.execute("select 1 from holdfast.worker where id = 'w1' for update")
+        pop = asyncio.create_task(held("RPOP", "queue:ready"))
+        for number in range(40):
+            await free("LPUSH", "queue:ready", str(number), "left")
+            popped = await free("BRPOP", "queue:ready", "100")
+            assert isinstance(popped, bytes)
+            assert await free("LREM", "queue:processing", "1", popped) == 1
+        assert not pop.done()
+    assert await pop is not None
+
+
+async def test_a_worker_that_never_waits_long_is_heard_of(place: Place, connect: Connect) -> None:
+    """On a full queue the heartbeat for those who wait finds it in no list, or its row locked by its own claim."""
+    client = await registered(connect)
+    (before,) = query(place, "select heartbeat_at from holdfast.worker where id = 'w1'")
+    query(place, "update holdfast.worker set heartbeat_at = heartbeat_at - 60000000 where id = 'w1'")
+    await client("LPUSH", "queue:ready", "raw")
+    assert await client("RPOP", "queue:ready") == b"raw"
+    assert query(place, "select heartbeat_at from holdfast.worker where id = 'w1'") >= [before]

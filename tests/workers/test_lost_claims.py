@@ -8,13 +8,16 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.brokers.broker import Broker
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel import brokers, claim
 from holdfast.kernel.leases import return_unnamed
+from holdfast.kernel.rows import Lease
 from tests.support.apps import MakeApp, eventually, happens, outcomes, settings_with, working
 from tests.support.proxy import Proxy
 
@@ -194,6 +197,40 @@ async def test_a_claim_that_was_never_committed_costs_nobody_the_job(make_app: M
         assert await lost_answers.give_back(database) == 0
         await lease.complete("mine")
     assert await outcomes(app, job.id) == ["succeeded"]
+
+
+async def claimed_by_broker(app: Holdfast, broker: Broker) -> Lease:
+    await app.enqueue("work")
+    assert await broker.claim() is not None
+    (row,) = await core_of(app).runtime().database.transact(brokers.leases_of, broker.seq)
+    lease: Lease = row.lease
+    return lease
+
+
+async def test_what_a_cancelled_claim_takes_afterwards_goes_back(make_app: MakeApp) -> None:
+    """SQLite's thread runs a claim to its end although its caller was cancelled meanwhile."""
+    app = make_app(embedded=False)
+    async with app.broker(queues=["default"]) as broker:
+        lease, lost = await claimed_by_broker(app, broker), brokers.LostAnswers()
+        with pytest.raises(asyncio.CancelledError), lost.claiming() as notes:
+            raise asyncio.CancelledError
+        notes.add([lease])
+        assert await lost.give_back(core_of(app).runtime().database) == 1
+        assert not lost
+
+
+async def test_giving_back_waits_for_no_row_that_somebody_holds(postgres_url: str) -> None:
+    async with Holdfast(postgres_url, settings=settings_with(), embedded=False) as app:
+        app.job(name="work")(lambda: None)
+        async with app.broker(queues=["default"], slots=2) as broker:
+            database, lost = core_of(app).runtime().database, brokers.LostAnswers()
+            lease = await claimed_by_broker(app, broker)
+            with lost.claiming() as notes:
+                notes.add([lease])
+            with psycopg.connect(postgres_url) as other:
+                other.execute("select 1 from holdfast.lease where seq = %s for update", [lease.seq])
+                assert (await lost.give_back(database), bool(lost)) == (0, True)
+            assert (await lost.give_back(database), bool(lost)) == (1, False)
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ async def heartbeat(
 
     It knows of those that it has reported about, and of `delivered`: those whose replies went out over a connection
     that still lives. A job whose reply was lost is renewed by nobody, and comes back. If somebody holds the worker's
-    row, this waits: whoever is told OK was heard of.
+    row, this waits: a worker that is told OK was heard of.
     """
     row = await current(tx, id, epoch)
     told = None if stats is None else {row.seq: {"stats": stats, "stats_at": row.now}}
