@@ -291,7 +291,7 @@ STORE_TROUBLE = (StoreUnavailable, StoreBusy, StoreFull, StoreCorrupt)
 
 
 class QueryTooLong(Unavailable):
-    """A query for the web took longer than the setting `web_patience` allows, and was ended."""
+    """A read for the web or for an operator took longer than the setting `web_patience` allows, and was ended."""
 
 
 class ResultTimeout(Unavailable):

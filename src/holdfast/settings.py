@@ -51,7 +51,9 @@ class Settings:
     )
     busy_timeout: timedelta = _time("5s", "How long a SQLite writer waits for another process before StoreBusy.")
     store_patience: timedelta = _time("5s", "How long a call is repeated while the database cannot be reached.")
-    web_patience: timedelta = _time("5s", "How long one query may take that only reads for the web.")
+    web_patience: timedelta = _time(
+        "5s", "How long one query may take that only reads, for the web or for an operator."
+    )
 
     concurrency: int = _setting(20, "Jobs one worker process runs at once (its slots).")
     threads: int = _setting(0, "Threads for handlers that are not async; 0 = as many as slots.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants.planting import Code, Mutant, Words
+from tests.mutants.planting import Code, Mutant, Swap, Words
 
 RUNS: Final = "holdfast.facades.universal_agent.run_operations"
 LEASES: Final = "facades/test_leases.py"
+OPERATORS: Final = "facades/test_operators.py"
 UNIVERSAL_AGENT: Final = (
     Mutant(
         "lease of another owner",
@@ -25,6 +26,20 @@ UNIVERSAL_AGENT: Final = (
         (Code("holdfast.facades.universal_agent.runs:Runs.queue", "if alias.digest != digest:", "if False:"),),
         (f"{LEASES}::test_ua_10_the_same_id_is_the_same_run_and_no_other_request",),
         ("UA-10",),
+    ),
+    Mutant(
+        "operator who writes",
+        "SQLite runs whatever statement an operator's query is",
+        (Code("holdfast.kernel.drivers.sqlite_file:SqliteFile.ask", "else apsw.SQLITE_DENY", "else apsw.SQLITE_OK"),),
+        (f"{OPERATORS}::test_ua_37_a_query_that_writes_is_refused_and_nothing_is_changed[sqlite]",),
+        ("UA-37",),
+    ),
+    Mutant(
+        "session as an operator left it",
+        "what an operator's query sets or locks stays in the session",
+        (Swap("holdfast.kernel.drivers.postgres_transaction:_UNDO", "select 1"),),
+        (f"{OPERATORS}::test_ua_37_a_query_ends_after_its_time_and_leaves_nothing_behind[postgres]",),
+        ("UA-37",),
     ),
     Mutant(
         "run revived",

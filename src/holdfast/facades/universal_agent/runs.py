@@ -17,6 +17,7 @@ from holdfast.durations import microseconds
 from holdfast.errors import BadSetting, IdempotencyConflict, NotFound, UsageError
 from holdfast.facades.universal_agent import held_run, workspaces
 from holdfast.facades.universal_agent import run_operations as operations
+from holdfast.facades.universal_agent.operator_queries import Cursor, run_query
 from holdfast.facades.universal_agent.run_words import SeenRun
 from holdfast.facades.universal_agent.seconds import is_seconds
 from holdfast.jobs import JobFunction
@@ -24,6 +25,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.brokers import LostAnswers
 from holdfast.kernel.complete import RELEASED, error_json
 from holdfast.kernel.database import Operation
+from holdfast.kernel.drivers.ad_hoc import Parameters
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.rows import Ending, NewJob, Route
 from holdfast.kernel.states import State
@@ -189,6 +191,14 @@ class Runs:
     async def last_checkpoint(self, run_id: str) -> dict[str, Any] | None:
         """The newest checkpoint of a run; None when it has none."""
         return await self._transact(operations.last_checkpoint, run_id) if workspaces.is_name(run_id) else None
+
+    async def execute(self, sql: str, parameters: Parameters = ()) -> Cursor:
+        """Ask the views `runs` and `run_attempts`, or any table, with one statement that reads.
+
+        `UsageError` when it would change something, is wrong, or has more than 10,000 rows; `QueryTooLong` after the
+        setting `web_patience`.
+        """
+        return await run_query(self._core, sql, parameters)
 
     async def _end(  # noqa: PLR0913  how an attempt ends
         self,

@@ -16,7 +16,9 @@ from typing import Any, Self, TypeVar
 from holdfast.agents.api.agent import Agent
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import UsageError
+from holdfast.facades.universal_agent.operator_queries import Cursor
 from holdfast.facades.universal_agent.runs import Runs
+from holdfast.kernel.drivers.ad_hoc import Parameters
 
 R = TypeVar("R")
 
@@ -74,6 +76,13 @@ class RuntimeDb:
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run one call for code that cannot await it."""
         return core_of(self.queue).call(coroutine)
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> Cursor:
+        """Run a query that reads, as on a connection of `sqlite3`. Its rows have the names of their columns.
+
+        What would change something is refused with `UsageError`: `queue_run` and the other functions do that.
+        """
+        return self.call(self.runs.execute(sql, parameters))
 
     def close(self) -> None:
         """Close what calls without a loop have opened. An app that you brought stays open otherwise."""

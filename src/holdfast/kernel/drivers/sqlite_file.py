@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from itertools import starmap
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel import migrate
 from holdfast.kernel.database import Guard, Owner, StoredSchema, drive
-from holdfast.kernel.drivers.causes import raise_as, too_long, wrote
+from holdfast.kernel.drivers.causes import query_is_wrong, query_wrote, raise_as, too_long, wrote
 from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
@@ -50,6 +50,7 @@ _COMPUTED = {  # columns whose value is an expression
     "table": "select count(*) from pragma_table_xinfo(:name) where hidden in (2, 3)",
     "index": "select count(*) from pragma_index_xinfo(:name) where cid = -2",
 }
+_READS = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -209,6 +210,31 @@ class SqliteFile(SqliteStatements):
             cause = result.__cause__
             raise wrote(cause) if isinstance(cause, apsw.ReadOnlyError) else result
         return result
+
+    def ask(self, text: str, values: Sequence[Any], most: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The columns and the first rows of a query that somebody else has written. It may read, and do nothing else:
+        `query_only` alone would let it switch `query_only` off, or attach a file."""
+        columns: list[str] = []
+
+        def note(cursor: apsw.Cursor, _text: str, _values: object) -> bool:
+            columns[:] = [column[0] for column in cursor.get_description()]
+            return True
+
+        cursor = self.cursor()
+        cursor.exec_trace = note
+        self.connection.authorizer = lambda action, *_: apsw.SQLITE_OK if action in _READS else apsw.SQLITE_DENY
+        try:
+            rows = list(islice(cursor.execute(text, values), most))
+        except apsw.AuthError as problem:
+            raise query_wrote(problem) from problem
+        except (apsw.SQLError, apsw.BindingsError, apsw.MismatchError, apsw.TooBigError, TypeError) as problem:
+            raise query_is_wrong(problem) from problem
+        except apsw.Error as problem:
+            raise_as(typed(self.path, problem), problem)
+        finally:
+            cursor.close(True)
+            self.connection.authorizer = None
+        return columns, rows
 
     def script(self, statements: Sequence[str], *, at: int | None, guard: Guard | None = None) -> bool:
         self._instant = self.now()
