@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.pools import PoolStats
-from tests.chaos.crew import Member, state_of
+from holdfast.pools.subprocesses import WorkerProcess
+from tests.chaos.crew import Member, freeze, state_of
 from tests.chaos.jobs import block_until, freeze_in_write, hold, quick
 from tests.chaos.scene import Scene
 from tests.support.apps import eventually
@@ -297,3 +299,49 @@ async def test_a_program_that_is_not_there_is_refused_at_once(scene: Scene) -> N
     limits = scene.crew.start("holdfast", "pool", "tests.chaos.jobs:hf", "--url", scene.url, "--min", "5", "--max", "2")
     assert await limits.leaves() == 2
     assert "max must be at least min: 2 is less than 5" in limits.output
+
+
+COUNTS = """
+import pathlib, signal, sys
+heard = []
+def hear(number, frame):
+    heard.append(number)
+    if len(heard) == 2:
+        sys.exit(3)
+signal.signal(signal.SIGTERM, hear)
+signal.signal(signal.SIGINT, hear)
+pathlib.Path(sys.argv[1]).touch()
+while True:
+    signal.pause()
+"""
+
+
+async def test_a_process_that_was_asked_twice_before_it_could_hear_it_hears_both(tmp_path: Path) -> None:
+    """It would drain with all its patience, though it was asked to hand back at once."""
+    process = await WorkerProcess.start([sys.executable, "-c", COUNTS, str(tmp_path / "ready")])
+    try:
+        await eventually(lambda: _is_there(tmp_path / "ready"))
+        pid = process._process.pid
+        await freeze(pid)
+        process.stop()
+        process.stop()
+        os.kill(pid, signal.SIGCONT)
+        await eventually(lambda: _has_heard(pid))
+        assert state_of(pid) in ("Z", ""), "it heard one signal"
+    finally:
+        process.kill()
+        assert await process.code() == 3
+        await process.ended()
+
+
+async def _is_there(path: Path) -> bool:
+    return path.exists()  # noqa: ASYNC240
+
+
+async def _has_heard(pid: int) -> bool:
+    """It is gone, or sleeps again and no signal is left to it."""
+    if state_of(pid) in ("Z", ""):
+        return True
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()  # noqa: ASYNC240
+    status = dict(line.split(":", 1) for line in lines)
+    return state_of(pid) == "S" and int(status["ShdPnd"], 16) == 0

@@ -30,6 +30,7 @@ class WorkerProcess:
     def __init__(self, process: asyncio.subprocess.Process, leash: Leash) -> None:
         self._process = process
         self._leash = leash
+        self._asked = False
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
@@ -46,7 +47,9 @@ class WorkerProcess:
         return cls(process, leash)
 
     def stop(self) -> None:
-        self._send(signal.SIGTERM)
+        """The second signal is another one: two of a kind that a process has not seen yet are one to it."""
+        self._send(signal.SIGINT if self._asked else signal.SIGTERM)
+        self._asked = True
 
     def kill(self) -> None:
         self._send(signal.SIGKILL)
