@@ -110,6 +110,7 @@ async def test_ua_12_a_pool_has_its_least_workers_and_replaces_one_that_died(url
         rows = await runs.queue.workers.list()
         assert pool.workers.keys() <= {row.id for row in rows}
         first, died = next(iter(pool.workers.items()))
+        assert isinstance(died, Worker)
         assert died._life is not None
         died._life.cancel()  # it says goodbye to nobody
         await until(lambda: len(pool.workers) == 2 and first not in pool.workers)
@@ -680,3 +681,16 @@ def test_what_a_worker_and_a_pool_need(url: str) -> None:
     with pytest.raises(UsageError, match="connect_runtime_db"):
         Worker(FAST, object(), fine)  # type: ignore[arg-type]
     assert handlers.current() is None
+
+
+async def test_what_no_other_process_can_find_is_refused(url: str) -> None:
+    async def inner(run_id: str, workspace_dir: str) -> bool:
+        return True
+
+    with pytest.raises(UsageError, match=r"inner' cannot run in a worker process: .* Move it to module level"):
+        WorkerPoolManager(PoolConfig(db_path=url, subprocesses=True), FAST, run_handler=inner)
+    async with Holdfast(url) as hf:
+        hf.agent(AGENT, model="scripted:")
+        pool = WorkerPoolManager(PoolConfig(db_path=hf, subprocesses=True), FAST, run_handler=fine)
+        with pytest.raises(UsageError, match="make it a variable of a module"):
+            await pool.start()

@@ -33,12 +33,13 @@ class WorkerProcess:
         self._asked = False
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> WorkerProcess:
+    async def start(cls, command: Sequence[str], *, passed: Sequence[int] = ()) -> WorkerProcess:
+        """`passed`: file descriptors that it has too."""
         leash = Leash()
         shown, url = without_url(command)
         try:
             process = await asyncio.create_subprocess_exec(
-                *shown, stdin=leash.end, start_new_session=True, env=environment_with(url)
+                *shown, stdin=leash.end, start_new_session=True, env=environment_with(url), pass_fds=passed
             )
         except BaseException:
             leash.last_words()

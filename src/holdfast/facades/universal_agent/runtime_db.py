@@ -119,6 +119,11 @@ def define_agents_by(define: DefineAgent | None) -> None:
     _Defining.define = define
 
 
+def defined_agent() -> DefineAgent | None:
+    """What `install` was given."""
+    return _Defining.define
+
+
 def connect_runtime_db(path: str | os.PathLike[str] | Holdfast = "runtime.db") -> RuntimeDb:
     """Open a runtime database: a SQLite file, any URL that Holdfast takes, or an app that you have already."""
     if isinstance(path, Holdfast):

@@ -1,4 +1,4 @@
-"""`universal_agent.durable.worker_pool`: a pool of workers in this process, by the document's names.
+"""`universal_agent.durable.worker_pool`: a pool of workers by the document's names, in this process or each in its own.
 
 How many workers there are is the decision of Holdfast's pools, in the store: managers on one database share one pool.
 """
@@ -13,8 +13,15 @@ from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.default_handler import handle_by_gateway
+from holdfast.facades.universal_agent.process_workers import (
+    ProcessOrder,
+    ProcessWorker,
+    handler_address,
+    order_of,
+    require_a_program,
+)
 from holdfast.facades.universal_agent.runs import QUEUE
-from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
+from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db, defined_agent
 from holdfast.facades.universal_agent.state import queue_run
 from holdfast.facades.universal_agent.worker import RunHandler, Worker, WorkerConfig
 from holdfast.kernel.database import Database
@@ -39,6 +46,7 @@ class PoolConfig:
     max_workers: int = 4
     scale_up_threshold: int = 5
     scale_down_idle_seconds: float = 300
+    subprocesses: bool = False  # each worker in a process of its own, which imports the handler
 
     def __post_init__(self) -> None:
         self.policy()
@@ -67,11 +75,13 @@ class WorkerPoolManager:
         if run_handler is not None and not callable(run_handler):
             raise UsageError("run_handler is a function: async (run_id, workspace_dir) -> bool.")
         self.pool_config = pool_config or PoolConfig()
+        self._address = handler_address(run_handler) if run_handler and self.pool_config.subprocesses else None
         self.worker_config_template = worker_config or WorkerConfig()
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, Worker | ProcessWorker] = {}
         self._handler = run_handler or self._default_run_handler
         self._conn: RuntimeDb | None = None
         self._pool: Pool | None = None
+        self._order: ProcessOrder | None = None  # for a worker in a process of its own
         self._launching: set[str] = set()
         self._failed_starts = 0  # of this manager
         self._gone_completed = self._gone_failed = 0
@@ -87,17 +97,23 @@ class WorkerPoolManager:
         """Keep the pool; returns when it has its `min_workers`, or when one could not start and is tried again."""
         if self._pool is not None:
             raise UsageError("the pool has been started already.")
+        require_a_program()
         self._conn = connect_runtime_db(self.pool_config.db_path)
         self._failed_starts = 0
         pool = self._pool = Pool(
             core_of(self._conn.queue), POOL, self.pool_config.policy(), _Launcher(self), naming=worker_id
         )
         try:
+            self._order = self._processes_order(self._conn) if self.pool_config.subprocesses else None
             await pool.start()
             await self._grown(pool)
         except BaseException:
             await self.stop(drain=False)
             raise
+
+    def _processes_order(self, conn: RuntimeDb) -> ProcessOrder:
+        brought = isinstance(self.pool_config.db_path, Holdfast)
+        return order_of(conn.app, own=brought, handler=self._address, define=defined_agent())
 
     async def _grown(self, pool: Pool) -> None:
         """Wait until it has its workers, or says why it cannot."""
@@ -141,12 +157,14 @@ class WorkerPoolManager:
         config = self.worker_config_template
         return await handle_by_gateway(run_id, workspace_dir, config.gateway_url, config.gateway_token)
 
-    async def _spawn_worker(self, place: Place | None = None) -> Worker | None:
+    async def _spawn_worker(self, place: Place | None = None) -> Worker | ProcessWorker | None:
         """Start the worker of a place that the pool has opened. Without one nothing is started: the pool decides."""
         return None if place is None else await self._launch(place)
 
-    async def _launch(self, place: Place) -> Worker:
+    async def _launch(self, place: Place) -> Worker | ProcessWorker:
         config = replace(self.worker_config_template, worker_id=place.id)
+        if self._order is not None:
+            return await self._launch_process(config, place, self._order)
         worker = self.workers[place.id] = Worker(config, self.conn, self._handler)
         self._launching.add(place.id)
         try:
@@ -159,13 +177,20 @@ class WorkerPoolManager:
             self._launching.discard(place.id)
         return worker
 
+    async def _launch_process(self, config: WorkerConfig, place: Place, order: ProcessOrder) -> ProcessWorker:
+        clock = core_of(self.conn.queue).ports.clock
+        worker = self.workers[place.id] = await ProcessWorker.start(config, place.pool, order, clock)
+        return worker
+
     async def _remove_worker(self, worker_id: str) -> None:
         """Drain a worker; the pool starts another if it needs one."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             await worker.stop(drain=True)
 
-    def _forget(self, worker: Worker) -> None:
+    def _forget(self, worker: Worker | ProcessWorker) -> None:
+        if isinstance(worker, ProcessWorker) and not worker.has_started:
+            self._failed_starts += 1
         if self.workers.pop(worker.worker_id, None) is not None:
             self._gone_completed += worker.completed
             self._gone_failed += worker.failed
@@ -177,13 +202,16 @@ def worker_id(ports: Ports) -> str:
 
 
 class _Launcher:
-    """Workers as tasks of this process, each with its own connection."""
+    """Workers as tasks of this process, or as processes, each with its own connection."""
 
     def __init__(self, manager: WorkerPoolManager) -> None:
         self._manager = manager
 
     async def launch(self, place: Place) -> StartedWorker:
-        return _Started(self._manager, await self._manager._launch(place))
+        worker = await self._manager._launch(place)
+        if isinstance(worker, ProcessWorker):
+            return _StartedProcess(self._manager, worker)
+        return _Started(self._manager, worker)
 
 
 class _Started:
@@ -215,3 +243,26 @@ class _Started:
         finally:
             self._manager._forget(self._worker)
         return Exit()
+
+
+class _StartedProcess:
+    """A worker in a process, as its pool sees it."""
+
+    def __init__(self, manager: WorkerPoolManager, worker: ProcessWorker) -> None:
+        self._manager = manager
+        self._worker = worker
+
+    def stop(self) -> None:
+        self._worker.ask_to_stop(drain=True)
+
+    def kill(self) -> None:
+        self._worker.kill()
+
+    def is_frozen(self) -> bool:
+        return self._worker.is_frozen()
+
+    async def ended(self) -> Exit:
+        try:
+            return await self._worker.ended()
+        finally:
+            self._manager._forget(self._worker)

@@ -26,15 +26,20 @@ class Address(NamedTuple):
     script: str | None  # the program's file, when the module is not one that can be imported
 
 
-def address_of(function: Callable[..., Any]) -> Address:
-    """Where `function` can be found again; `UsageError` when only this process can reach it."""
+def address_of(function: Callable[..., Any], use: str = 'with isolate="process"') -> Address:
+    """Where `function` can be found again; `UsageError` when only this process can reach it. `use` is what for."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not module or not name or "<" in name or inspect.ismethod(function):
         raise UsageError(
-            f'{name or function!r} cannot run with isolate="process": another process finds a function by its name '
+            f"{name or function!r} cannot run {use}: another process finds a function by its name "
             f"in its module. Move it to module level, and pass what it uses from its surroundings as arguments."
         )
+    return address_in(module, name, use)
+
+
+def address_in(module: str, name: str, use: str) -> Address:
+    """Where what a module calls `name` can be found again."""
     if module not in ("__main__", SCRIPT):
         return Address(module, name, None)
     main = sys.modules["__main__"]
@@ -43,7 +48,7 @@ def address_of(function: Callable[..., Any]) -> Address:
         return Address(spec.name, name, None)
     file = getattr(main, "__file__", None)
     if file is None:
-        raise UsageError(f'{name} cannot run with isolate="process": it is not in a file. Put it in a module.')
+        raise UsageError(f"{name} cannot run {use}: it is not in a file. Put it in a module.")
     return Address(SCRIPT, name, str(Path(file).absolute()))
 
 
@@ -54,7 +59,7 @@ def find(address: Address) -> object:
         found = getattr(found, part, None)
     if found is None:
         raise UsageError(
-            f"{address.script or address.module} has no {address.name!r} when a job's own process loads it. "
+            f"{address.script or address.module} has no {address.name!r} when another process loads it. "
             f'Define the function at module level, outside `if __name__ == "__main__":`.'
         )
     return found
