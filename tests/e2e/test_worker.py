@@ -327,6 +327,9 @@ async def test_processes_are_workers_under_one_parent(patient: Path, place: Plac
             process.send_signal(signal.SIGTERM)
             assert await ended(process) == 0
         assert {row.status for row in await hf.workers.list(all=True)} == {"stopped"}
+    said = (patient / "worker.log").read_text().splitlines()
+    stopped = [line for line in said if "stopped (process" in line]
+    assert sorted(line.rpartition(" [worker ")[2] for line in stopped) == ["mill-1]", "mill-2]"]
 
 
 @pytest.mark.long

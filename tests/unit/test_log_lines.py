@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from holdfast.cli.introduction import listed
-from holdfast.cli.logs import JsonLines, TextLines, is_colored
+from holdfast.cli.logs import JsonLines, TextLines, WorkerName, is_colored
 
 KEY = "sk-ant-api03-0123456789abcdef"
 
@@ -53,6 +53,20 @@ def test_an_exception_stands_below_its_line() -> None:
     assert rest[0] == "  Traceback (most recent call last):"
     assert rest[-1] == "  ValueError: bad [redacted]"
     assert json.loads(JsonLines().format(failed))["traceback"].startswith("Traceback")
+
+
+def test_every_line_names_the_worker_once() -> None:
+    own = WorkerName("w-1")
+    lines = [record("a job failed"), record("ready: worker w-1"), record("it was lost", worker="w-2\x1b")]
+    lines += [record("worker w-10 is gone"), record("nobody says it", worker="")]
+    assert all(own.filter(each) for each in lines)
+    first, ready, lost, gone, nobody = map(TextLines(colored=False).format, lines)
+    assert first.endswith("a job failed [worker w-1]")
+    assert ready.endswith("ready: worker w-1")
+    assert lost.endswith("it was lost [worker w-2\\x1b]")
+    assert gone.endswith("worker w-10 is gone [worker w-1]")
+    assert nobody.endswith("nobody says it")
+    assert [json.loads(JsonLines().format(each))["worker"] for each in lines[:3]] == ["w-1", "w-1", "w-2\x1b"]
 
 
 def test_a_long_list_is_counted() -> None:

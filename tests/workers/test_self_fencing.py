@@ -212,3 +212,21 @@ async def test_a_lease_is_renewed_from_when_the_heartbeat_was_begun(store: Store
     await lifeline.stop()
     ((sent_at, answer),) = heard
     assert ([row.seq for row in answer.renewed], sent_at) == ([lease.seq], begun)
+
+
+async def test_a_heartbeat_that_fails_names_its_worker(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def compose() -> Pulse:
+        loop.call_soon_threadsafe(asked.set)
+        raise ValueError("planted")
+
+    lifeline = ThreadLifeline(store.database, store.ports, interval=3600, worker="w-1")
+    await lifeline.open()
+    lifeline.start(compose, lambda sent_at, beat: None)
+    await asked.wait()
+    await lifeline.stop()
+    (record,) = [each for each in caplog.records if each.name == "holdfast.lifeline"]
+    assert record.getMessage() == "a heartbeat of worker w-1 failed: planted; the worker tries again"
+    assert vars(record)["worker"] == "w-1"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import textwrap
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
+WORKER = "worker"  # a field of a record: the id of the worker that says it
 LINES = "lines"  # a field of a record: what is shown below it, for people alone
 _COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _DIM = "2"
@@ -52,6 +54,25 @@ def set_up(level: str, format: LogFormat, stream: TextIO | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
+class WorkerName(logging.Filter):
+    """Gives each record the id of this process's worker, unless it names one itself. It leaves none out."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, WORKER):
+            setattr(record, WORKER, self._worker)
+        return True
+
+
+def name_worker(worker: str) -> None:
+    """From now on every line names this worker, so that the logs of several can be told apart."""
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(WorkerName(worker))
+
+
 def is_colored(stream: TextIO) -> bool:
     """Only on a terminal, and not where somebody has asked for none (no-color.org)."""
     return stream.isatty() and allows_colors()
@@ -70,9 +91,16 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = f"{datetime.fromtimestamp(record.created):%Y-%m-%d %H:%M:%S}"
-        words = f"{self._styled(at, _DIM)} {self._level(record)} {shown(record.getMessage())}"
+        said = shown(record.getMessage())
+        words = f"{self._styled(at, _DIM)} {self._level(record)} {said}{self._worker(record, said)}"
         below = [f"{INDENT}{shown(line)}" for line in getattr(record, LINES, ())]
         return "\n".join([words, *below, *([rest] if (rest := _below(record)) else [])])
+
+    def _worker(self, record: logging.LogRecord, said: str) -> str:
+        """The worker that says it, if the words do not name it."""
+        worker = shown(str(getattr(record, WORKER, "")))
+        named = re.search(rf"\bworker {re.escape(worker)}(?![\w-])", said)
+        return "" if named or not worker else " " + self._styled(f"[worker {worker}]", _DIM)
 
     def _level(self, record: logging.LogRecord) -> str:
         return self._styled(f"{record.levelname:7}", _COLORS.get(record.levelname, ""))

@@ -26,7 +26,7 @@ from holdfast.cli.introduction import (
     which,
     workers_awaited,
 )
-from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
+from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, name_worker, set_up
 from holdfast.cli.loops import LOOPS, loop_factory
 from holdfast.cli.options import changed, set_option, url_option
 from holdfast.cli.target import app_with_code, require_app
@@ -150,6 +150,7 @@ async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd |
     """
     await core_of(app).awaited_store()
     worker = core_of(app).make_worker(role)
+    name_worker(worker.id)
     introducing, saying_ready = partial(introduce, app, role, part), partial(say_ready, part, worker.id)
     working = asyncio.create_task(worker.run(introducing, saying_ready), name="worker")
     signals, grace = 0, app.settings.drain_grace.total_seconds()

@@ -199,7 +199,7 @@ class Endings:
         """
         pause, refusals = _FIRST_PAUSE, 1
         while True:
-            about = {"job": lease.id, "kind": lease.kind}
+            about = {"job": lease.id, "kind": lease.kind, "worker": self._telling.worker}
             log.warning(
                 "the outcome of job %s (%s) was refused: %s",
                 lease.id,

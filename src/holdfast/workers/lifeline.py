@@ -64,8 +64,12 @@ class ThreadLifeline:
         interval: float,
         tolerance: float = 5.0,
         watch: LoopWatch | None = None,
+        *,
+        worker: str = "",
     ) -> None:
-        """`tolerance`: see `leaps`. `watch` is the watch over the event loop, which this thread keeps."""
+        """`tolerance`: see `leaps`. `watch` is the watch over the event loop, which this thread keeps. `worker` is the
+        id that the log names."""
+        self._worker = worker
         self._watch = watch
         self._database = database
         self._ports = ports
@@ -171,7 +175,8 @@ class ThreadLifeline:
             oldest = self._oldest_code(store)
             if oldest <= code_version(self._database.dialect):
                 known = isinstance(problem, HoldfastError)
-                log.warning("a heartbeat failed: %s; the worker tries again", problem, exc_info=not known)
+                said = "a heartbeat of worker %s failed: %s; the worker tries again"
+                log.warning(said, self._worker, problem, exc_info=not known, extra={"worker": self._worker})
                 return False
             answer = Beat(registered=True, renewed=[], lost=[], oldest_code=oldest)
         _tell(loop, self._heard, sent_at, answer)

@@ -84,6 +84,11 @@ class WorkerTelemetry:
         self._draining_since = 0.0
         self.tally = AttemptTally()
 
+    @property
+    def worker(self) -> str:
+        """The id of the worker."""
+        return self._worker
+
     def registered(self, incarnation: int, who: Registration) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}
         log.info("worker %s registered as %d", self._worker, incarnation, extra=extra)

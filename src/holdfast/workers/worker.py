@@ -109,7 +109,9 @@ class Worker:
         self._duties = Duties(database, ports, settings, registry.chores)
         self._watch = LoopWatch(ports.clock, settings, self.holdings, self.id, (Worker._attempt.__code__, HANDLER))
         beat = settings.heartbeat.total_seconds()
-        self._lifeline = lifeline or ThreadLifeline(database, ports, beat, tolerance(settings), self._watch)
+        self._lifeline = lifeline or ThreadLifeline(
+            database, ports, beat, tolerance(settings), self._watch, worker=self.id
+        )
         self._work = asyncio.Event()  # there may be something to claim
         self._member = Membership(database, ports, settings, self.telling, relinked=self._work.set)
         self._polling = Polling(
@@ -379,7 +381,9 @@ class Worker:
         except asyncio.CancelledError:
             self._hand_back(holding)
         except BaseException as problem:
-            log.exception("the outcome of job %s is unknown", holding.lease.id, extra=about(holding.lease))
+            log.exception(
+                "the outcome of job %s is unknown", holding.lease.id, extra={**about(holding.lease), "worker": self.id}
+            )
             error, trace = message_of(problem), traceback_of(problem)
             self._end(holding, TryAgain(error=error, type="outcome_error", trace=trace))
         finally:

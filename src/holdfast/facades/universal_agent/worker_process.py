@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -28,6 +29,8 @@ from holdfast.pools.leash import ChildEnd, Drain, say_last_words
 from holdfast.tracebacks import message_of
 from holdfast.workers.isolation.addresses import find
 
+_LINE = "%(asctime)s %(levelname)-7s %(message)s [worker {}]"
+
 
 def main() -> None:
     held = ChildEnd()
@@ -38,6 +41,7 @@ def main() -> None:
     code = 0
     try:
         app, handler = load(order)
+        logging.basicConfig(format=_LINE.format(order.config["worker_id"]))  # unless the program has set up its own
         asyncio.run(work(order, app, handler, line, held))
     except Exception as problem:  # noqa: BLE001  the edge of a process: whatever ended it, the pool is told
         say_last_words(message_of(problem))
