@@ -318,3 +318,17 @@ def test_an_execution_that_a_worker_plays_is_not_resumed_with_another_file(url: 
 
 
 ACTS = "start: {action: a, transitions: [{to: done}]}\ndone: {type: final, output: {n: context.n}}"
+
+
+def test_a_signal_goes_to_the_channel_on_which_an_execution_waits(url: str, write: WriteMachine) -> None:
+    file, given = write("ask", ASK), ("--hooks", "asking_hooks:Asking", "--url", url)
+    typed("run", file, "--input", '{"n": 7}', "--execution-id", "storm", *given)
+    with pytest.raises(UsageError, match="--payload is JSON"):
+        typed("signal", "storm", "--payload", "ann", "--url", url)
+    sent = typed("signal", "storm", "--payload", '{"by": "ann"}', "--url", url).stdout
+    assert sent.endswith("has a signal on channel ok/7\n")
+    with pytest.raises(UsageError, match="does not wait for a signal: "):  # it has one
+        typed("signal", "storm", "--url", url)
+    assert json.loads(typed("resume", "storm", *given).stdout)["by"] == "ann"
+    with pytest.raises(UsageError, match=r"does not wait for a signal: .*succeeded"):
+        typed("signal", "storm", "--url", url)

@@ -24,6 +24,7 @@ CHANGING = frozenset(
         "jobs retry",
         "lanes open",
         "machine resume",
+        "machine signal",
         "plan rm",
         "plan submit",
         "prune",

@@ -1,8 +1,9 @@
-"""`holdfast machine`: check and draw machines, run and resume executions, list and show them."""
+"""`holdfast machine`: check and draw machines, run, resume and signal executions, list and show them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from holdfast.cli.target import app_for, app_option, app_with_code, find, progra
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.ids import is_id
 from holdfast.kernel.states import State
+from holdfast.kernel.why import AwaitsSignal
 from holdfast.machines import executions
 from holdfast.machines.agent_calls import unknown_agents
 from holdfast.machines.api import ExecutionHandle, Machine, execution_job, resume_execution, stored_order
@@ -33,7 +35,8 @@ from holdfast.machines.orders import KIND, LAYER, QUEUE
 from holdfast.machines.problems import BadMachine, Findings, MachineProblem
 from holdfast.machines.run import play_here, read_input, role_of, take_back
 from holdfast.machines.stepping import MachineEvent
-from holdfast.values.jobs import JobRecord, Why
+from holdfast.shown_text import shown
+from holdfast.values.jobs import JobRecord, Why, why_of
 from holdfast.workers.role import Role
 
 _EXECUTIONS = Listing(
@@ -61,7 +64,7 @@ bind_option = click.option(
 
 @click.group()
 def command() -> None:
-    """Check, run, resume, list, show and draw machines."""
+    """Check, run, resume, signal, list, show and draw machines."""
 
 
 @command.command()
@@ -213,6 +216,36 @@ async def _resumed(app: Holdfast, id: str, file: str | None, more: dict[str, Any
         click.echo(f"execution {id} continues with {file} as it is now, as a new execution", err=True)
     click.echo(f"execution {again.id}", err=True)
     return again, role
+
+
+@command.command()
+@click.argument("id")
+@click.option("--payload", "message", default="null", metavar="JSON", help="What it says: the `output` of the state.")
+@url_option
+def signal(id: str, message: str, url: str | None) -> None:
+    """Send a signal to an execution that waits for one, on the channel on which it waits.
+
+    A worker of the machine continues it then; without one, `holdfast machine resume` does.
+    """
+    try:
+        payload = json.loads(message)
+    except ValueError as problem:
+        raise UsageError(f'--payload is JSON, such as \'{{"by": "ann"}}\': {problem}.') from None
+
+    async def sending(app: Holdfast) -> tuple[str, str]:
+        job = await app.jobs.get(await _execution_id(app, id))
+        if not executions.is_execution(job):
+            raise UsageError(f"job {job.id} is no execution of a machine.")
+        reasons = await core_of(app).reasons(app.jobs[job.id].id)
+        channels = [reason.channel for reason in reasons if isinstance(reason, AwaitsSignal)]
+        if not channels:
+            now = str(why_of(reasons)) or f"it is {job.state}"
+            raise UsageError(f"execution {job.id} does not wait for a signal: {now}.")
+        await app.signal(channels[0], payload)
+        return job.id, channels[0]
+
+    execution, channel = ask(url, sending)
+    click.echo(f"execution {execution} has a signal on channel {shown(channel)}")
 
 
 class _Execution(NamedTuple):
