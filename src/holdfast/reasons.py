@@ -20,6 +20,7 @@ class Gate(StrEnum):
 
     ENDED = "ended"
     RAISED = "raised"  # where its failure was raised
+    REMEDY = "remedy"  # what one can do about it
     UNKNOWN = "unknown"  # a state that only a newer release knows
     NOT_DUE = "not_due"
     LEASED = "leased"
@@ -39,7 +40,7 @@ class Gate(StrEnum):
     TOOLS = "tools"
 
 
-OWN = frozenset({Gate.CHILDREN, Gate.ENDED, Gate.MODEL, Gate.PERSON, Gate.SESSION, Gate.TOOLS})
+OWN = frozenset({Gate.CHILDREN, Gate.ENDED, Gate.MODEL, Gate.PERSON, Gate.REMEDY, Gate.SESSION, Gate.TOOLS})
 """The gates whose sentences name only what belongs to the job or run itself, and so to its tenant."""
 
 FOR_TENANTS = {

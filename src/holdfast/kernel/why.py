@@ -75,7 +75,7 @@ class RaisedAt(Reason):
 class Remedy(Reason):
     """What one can do about a failure."""
 
-    gate = Gate.ENDED
+    gate = Gate.REMEDY
 
     advice: str
 

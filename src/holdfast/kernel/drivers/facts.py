@@ -184,8 +184,11 @@ async def _plan_on_server(database: Database, rendered: Rendered) -> list[str]:
         async with database.connection() as connection, connection.transaction():
             await connection.execute("set local plan_cache_mode = force_generic_plan")
             await connection.execute(f"prepare holdfast_plan as {rendered.texts[0]}")
-            lines = await connection.fetch(f"explain execute holdfast_plan{f'({nulls})' if nulls else ''}")
-            await connection.execute("deallocate holdfast_plan")
+            try:
+                async with connection.transaction():  # after an error, only its own statements are refused
+                    lines = await connection.fetch(f"explain execute holdfast_plan{f'({nulls})' if nulls else ''}")
+            finally:
+                await connection.execute("deallocate holdfast_plan")
     except (PostgresError, *AWAY) as problem:
         raise_as(typed(database.url, problem), problem)
     return [line[0] for line in lines]

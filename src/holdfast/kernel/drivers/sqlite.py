@@ -185,8 +185,9 @@ class SqliteDatabase:
         try:
             writer, requests = self._thread, [request for request, _ in moment]
             done = begun >= self._spared_until and writer.commit_here(requests)
-            for request in [] if done else requests:
-                writer.submit(request, urgent=False)
+            if not done:
+                for request in requests:
+                    writer.submit(request, urgent=False)
         except Exception as problem:  # noqa: BLE001  who asked gets it
             for _, here in moment:
                 here.set_exception(problem)
@@ -221,7 +222,7 @@ class SqliteDatabase:
         turns = None
         if self._file is not None and not self.alone:
             turns = Turns(lock_folder(self._file), patience=busy)
-        return Writer(file, turns, self._tell)
+        return Writer(file, turns, self._tell, patience=busy)
 
     async def _shut(self) -> None:
         loop = asyncio.get_running_loop()
@@ -258,8 +259,11 @@ class SqliteDatabase:
 class Writer:
     """The thread that owns the connection, and lends it to the event loop while it has nothing to do."""
 
-    def __init__(self, file: SqliteFile, turns: Turns | None, tell: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self, file: SqliteFile, turns: Turns | None, tell: Callable[[list[str]], None], *, patience: float
+    ) -> None:
         self.file = file
+        self._patience = patience
         self._turns = turns
         self._tell = tell
         self._waiting: deque[WriteRequest] = deque()
@@ -304,7 +308,10 @@ class Writer:
             return
         with self._turns.turn_at_once() as is_ours:
             self.file.be_patient(0)
-            yield is_ours
+            try:
+                yield is_ours
+            finally:
+                self.file.be_patient(self._patience)
 
     def call(self, function: Callable[[SqliteFile], Any]) -> Future[Any]:
         """Run something on the connection outside of any operation (migrations)."""
@@ -385,14 +392,10 @@ class Writer:
 
     def _read_again(self, requests: Sequence[WriteRequest], results: list[Any]) -> list[Any]:
         """Nobody who only reads is refused because others, who shared the transaction, could not write."""
-        refused = [
-            place
-            for place, (request, result) in enumerate(zip(requests, results, strict=True))
-            if request.reading and isinstance(result, StoreBusy)
-        ]
-        if refused:
-            found = self.file.commit_together([requests[place].operation for place in refused], reading=True)
-            for place, result in zip(refused, found, strict=True):
+        reads = [place for place, request in enumerate(requests) if request.reading]
+        if reads and all(isinstance(result, StoreBusy) for result in results):
+            found = self.file.commit_together([requests[place].operation for place in reads], reading=True)
+            for place, result in zip(reads, found, strict=True):
                 results[place] = result
         return results
 

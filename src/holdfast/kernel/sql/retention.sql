@@ -84,8 +84,8 @@ order by k.created_at fetch first :limit rows with ties
 order by k.created_at
 
 -- name: old_keys :many
--- The next keys that are old enough, oldest first, and which of them are spent: those of a job that ended long ago,
--- or that a release removed without releasing its key. The condition reads one value for each key, because `not
+-- The next keys that are old enough, oldest first, and which of them are spent: those of a job that ended long ago, or
+-- that is gone. The condition reads one value for each key, because `not
 -- exists` may be planned as a join with every job. Many keys may have the same age: all keys as old as the last one
 -- are taken before their jobs decide, so that the index gives the order.
 select cast(i.job as text) as job, i.created_at as at,
