@@ -300,6 +300,7 @@ MEASURED = {
 OWN = {
     "cli/deploy.py": "settings of the person who types the command",
     "cli/triggers.py": "the person's own crontab",
+    "kernel/drivers/ad_hoc.py": "SQL of the program",
     "kernel/migrate.py": "migrations; and a schema, when a file is opened",
     "kernel/row_security.py": "our own SQL",
     "kernel/sql/__init__.py": "our own SQL",
