@@ -14,6 +14,7 @@ import contextlib
 import gc
 import importlib
 import itertools
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from starlette.requests import cookie_parser
 import holdfast
 from holdfast import crons, durations, rates
 from holdfast.agents.search import ids_from
+from holdfast.cli.logs import TextLines
 from holdfast.cli.tables import short_name
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.protocol import read_client
@@ -87,11 +89,18 @@ def plan(text: str) -> None:
     read_plan({"plan_id": "p", "plan_description": "", "tasks": [task]}).tasks[0].arguments({"a": "b"})
 
 
+def log_line(text: str) -> None:
+    record = logging.LogRecord("holdfast", logging.INFO, __file__, 1, text, (), None)
+    record.worker = "w1"
+    TextLines(colored=False).format(record)
+
+
 def cookie(text: str) -> None:
     cookie_parser(quick_cookies(text.encode()).decode())
 
 
 READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
+    "a record of a log": (log_line, ["worker w", "worker w1-", "\n", "\x1b"]),
     "redaction of a text": (
         lambda text: Redactor().text(text),
         [
@@ -273,6 +282,7 @@ MEASURED = {
     "agents/runs/refused_results.py": "an error of a provider",
     "agents/search.py": "the beginning of an id",
     "agents/tools.py": "the beginning of an id",
+    "cli/logs.py": "a record of a log",
     "cli/short_ids.py": "the beginning of an id",
     "durations.py": "a duration",
     "facades/universal_agent/workspaces.py": "a name of a workspace",
