@@ -97,6 +97,11 @@ async def tamper(hf: Holdfast, change: str) -> None:
     assert await database.script([text], at=stored.version)
 
 
+async def expire(hf: Holdfast, token: str) -> None:
+    """Let the time of a token be over."""
+    await tamper(hf, f"update holdfast.token set expires_at = 1 where id = '{token}'")
+
+
 async def test_the_same_request_again_gets_the_same_answer(hf: Holdfast) -> None:
     requests = hf.access.requests
     assert await requests.take("acme", "k", "digest") is None
@@ -120,6 +125,17 @@ async def test_a_login_that_nobody_has_used_for_long_is_not_live(hf: Holdfast) -
     assert await hf.access.logins.live([old, new]) == {new}
     assert await hf.access.logins.principal(old) is None
     assert await hf.access.logins.principal(new) == ANN
+
+
+async def test_a_login_ends_with_the_token_that_it_was_made_with(hf: Holdfast) -> None:
+    made = await hf.access.tokens.create("ann", lasts="90d")
+    principal = await hf.access.tokens.principal(made.secret)
+    assert principal is not None
+    cookie, own = await hf.access.logins.begin(principal), await hf.access.logins.begin(ANN)
+    assert await hf.access.logins.principal(cookie) == principal
+    await expire(hf, made.id)
+    assert await hf.access.logins.principal(cookie) is None
+    assert await hf.access.logins.live([cookie, own]) == {own}
 
 
 async def audited(hf: Holdfast) -> list[tuple[str, str, str, str]]:

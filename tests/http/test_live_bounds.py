@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, aclosing
+from contextlib import AsyncExitStack, ExitStack, aclosing
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from holdfast.http.security.gate import Gate, WebOptions
 from holdfast.kernel.bounds import Bounds, bound
 from tests.http.browser import request
 from tests.http.conftest import Serve
+from tests.http.test_access import expire
 from tests.http.test_gateway import gateway, speaking
 from tests.http.test_live import API
 from tests.http.test_row_security import LOGIN, login, turn
@@ -107,6 +108,42 @@ async def test_a_cookie_that_says_nothing_ends_no_stream(make_app: MakeApp, serv
         assert [frame.event async for frame in goes.frames()] == ["run_created"]  # one look of the vigil later
         assert gate.live.counts.open == 1
     assert token.state == "live"
+
+
+async def test_a_token_that_expires_ends_its_streams(make_app: MakeApp, serve: Serve) -> None:
+    """Also those that a login reads which was made with it; whose token lasts reads on."""
+    hf = make_app(embedded=False)
+    run = await talker(hf).enqueue("Go")
+    short, kept = [await hf.access.tokens.create(name, lasts="90d") for name in ("short", "kept")]
+    gate = Gate(hf, WebOptions())
+    port = await serve(framework(gate))
+    principal = await hf.access.tokens.principal(short.secret)
+    assert principal is not None
+    cookie = f"__Host-holdfast-e3b0c442={await hf.access.logins.begin(principal)}"
+    shown = [{"authorization": f"Bearer {short.secret}"}, {"cookie": cookie}]
+    paths = [f"{API}/events", f"{API}/runs/{run.id}/stream"]
+    async with AsyncExitStack() as stack:
+        readers = [
+            await stack.enter_async_context(request(port, path, **headers)) for path in paths for headers in shown
+        ]
+        stays = await stack.enter_async_context(request(port, paths[1], authorization=f"Bearer {kept.secret}"))
+        reading = [each.frames() for each in readers]
+        for frames in (*reading, stays.frames()):
+            assert (await anext(frames)).event
+        await expire(hf, short.id)
+        for frames in reading:
+            assert "run_completed" not in [frame.event async for frame in frames]
+        assert gate.live.counts.open == 1
+
+
+async def test_a_token_that_expires_ends_its_sockets(hf: Holdfast, gateway: Any, serve: Serve) -> None:
+    await gateway.create_session("ann", session_id="one")
+    token = await hf.access.tokens.create("ci", role="operator", lasts="90d")
+    port = await serve(web(hf, gateway=gateway))
+    async with speaking(port, authorization=f"Bearer {token.secret}") as client:
+        assert (await client.hear())["type"] == "connected"
+        await expire(hf, token.id)
+        assert await client.closed() == 4401
 
 
 async def test_many_readers_of_sessions_cost_one_look(make_app: MakeApp) -> None:

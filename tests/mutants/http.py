@@ -34,6 +34,24 @@ MUTANTS: Final = (
         (f"{SECURITY}::test_scopes_are_held",),
     ),
     Mutant(
+        "stream that outlives the end of its token",
+        "who has a token that has expired reads on",
+        (Words("live_tokens", "expires_at > holdfast.now_us()", "expires_at > 0"),),
+        ("http/test_live_bounds.py::test_a_token_that_expires_ends_its_streams",),
+    ),
+    Mutant(
+        "socket that outlives the end of its token",
+        "who has a token that has expired speaks on",
+        (Words("live_tokens", "expires_at > holdfast.now_us()", "expires_at > 0"),),
+        ("http/test_live_bounds.py::test_a_token_that_expires_ends_its_sockets",),
+    ),
+    Mutant(
+        "login that outlives the end of its token",
+        "a token expires, and the cookie that somebody got for it counts for seven days more",
+        (Words("find_login", "t.expires_at > holdfast.now_us()", "t.expires_at > 0"),),
+        ("http/test_access.py::test_a_login_ends_with_the_token_that_it_was_made_with",),
+    ),
+    Mutant(
         "change where all is read-only",
         "a read-only server changes something",
         (Code(f"{GATE}.check_change", "if self.options.read_only:", "if False:"),),
@@ -75,7 +93,10 @@ MUTANTS: Final = (
     Mutant(
         "login that outlives its token",
         "a browser that logged in with a token stays logged in when that is revoked",
-        (Words("end_logins_of", "where token = :token", "where token = :token and false"),),
+        (
+            Words("end_logins_of", "where token = :token", "where token = :token and false"),
+            Words("find_login", "t.revoked_at is null", "true"),
+        ),
         ("http/test_access.py::test_a_revoked_token_ends_its_logins",),
     ),
     Mutant(

@@ -26,6 +26,7 @@ from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
 from holdfast.resp.server import RespServer
 from holdfast.resp.table import TABLE
 from tests.resp.conftest import KEYS, Client, Connect, Raw, Serve, request
+from tests.resp.test_workers import worker
 from tests.support.apps import eventually
 
 OpenRaw = Callable[[], Awaitable[Raw]]
@@ -306,6 +307,25 @@ async def test_a_key_in_the_store_is_revoked_and_its_connections_end(
     assert await late("AUTH", "6f" * 32) == "OK"
     with pytest.raises(UsageError, match="has a key already"):
         await add_key(hf, "rented")
+
+
+async def test_a_revoked_key_ends_a_connection_that_waits_for_work(
+    hf: Holdfast, server: RespServer, connect: Connect
+) -> None:
+    await add_key(hf, "rented")
+    client = await connect(None)
+    assert await client("AUTH", SECRET) == "OK"
+    assert str(await client("WORKER.REGISTER", worker("rented"))).startswith("OK")
+    waiting = asyncio.create_task(client("BRPOP", "queue:mail", "0"))
+
+    async def waits() -> bool:
+        return len(server.gateway.pops) == 1
+
+    await eventually(waits)
+    await (await core_of(hf).opened()).transact(keys.revoke_key, "rented")
+    with pytest.raises(ConnectionError):
+        await waiting
+    assert len(server.gateway.pops) == 0
 
 
 async def test_a_key_may_be_limited_to_some_commands(hf: Holdfast, connect: Connect) -> None:
