@@ -1,4 +1,4 @@
-"""Connections to MCP servers, through the official SDK, which nothing else imports.
+"""Connections to MCP servers, through the official SDK, which nothing else imports but `pipes`.
 
 One for each server, event loop and binding of the app, opened at first use and kept. One that broke is not used
 again: the next call opens another. Calls that are under way on it end by themselves, so none is ever cut off because
@@ -21,8 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.agents.mcp.pipes import MESSAGE, bound_answer, pipes
 from holdfast.distribution import VERSION
 from holdfast.errors import MissingExtra, Unavailable
+from holdfast.shown_text import shown
 
 if TYPE_CHECKING:
     from mcp.client.client import Client
@@ -33,6 +35,7 @@ _OPENING = 60.0  # seconds for a server to start and to answer for the first tim
 _CONNECT = 30.0
 _APART = 4  # connections for one call each, at once
 _REMEMBERED = 1_000
+_MOST_TOOLS = 1_000  # of a server; no model takes as many
 _KEY = "holdfast/idempotency-key"
 
 
@@ -76,13 +79,13 @@ class McpConnections:
     async def list_tools(self, server: McpServer) -> list[Listed]:
         """Everything the server offers; `Unavailable` when it cannot be asked."""
         async with self._used(self._connection(server)) as client:
-            found: list[Listed] = []
-            page = await client.list_tools()
-            found += page.tools
-            while page.next_cursor:
-                page = await client.list_tools(cursor=page.next_cursor)
-                found += page.tools
-            return found
+            try:
+                async with asyncio.timeout(_OPENING):
+                    return await _listed(server, client)
+            except TimeoutError:
+                raise _unreachable(server, f"it did not list its tools within {_OPENING:g}s") from None
+            except ValueError as problem:  # of the SDK, which reads what it sent
+                raise _unreachable(server, f"its list of tools is not one: {shown(str(problem)[:500])}") from None
 
     async def call_tool(
         self, server: McpServer, name: str, arguments: Mapping[str, Any], key: str | None, *, again: bool = False
@@ -133,7 +136,8 @@ class McpConnections:
                 if not connection.broke(problem):
                     raise
                 alone = connection.lost_with <= 1
-                raise ConnectionLost(connection.server.name, _said(problem), alone=alone) from None
+                why = connection.left_because or _said(problem)
+                raise ConnectionLost(connection.server.name, why, alone=alone) from None
 
     def _mine(self) -> _Opened:
         return self._opened.setdefault(self._here(), _Opened())
@@ -192,6 +196,7 @@ class _Connection:
         self._calls = 0
         self.lost_with = 0  # calls that were under way when it ended
         self._ended = False
+        self.left_because = ""  # what the server did that ended it
         self._task = asyncio.create_task(self._keep(), name=f"MCP server {server.name}")
 
     @property
@@ -236,6 +241,10 @@ class _Connection:
             self._task.cancel()
         await asyncio.wait({self._task})
 
+    def _left(self, why: str) -> None:
+        self.left_because = why
+        self._end()
+
     def _end(self) -> None:
         if not self._ended:
             self._ended, self.lost_with = True, self._calls
@@ -244,25 +253,21 @@ class _Connection:
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(_OPENING):
-                    client = await _opened(self.server, stack, self._end)
+                    client = await _opened(self.server, stack, self._end, self._left)
                 if not self._opened.done():
                     self._opened.set_result(client)
                 await self._leave.wait()
         except MissingExtra as problem:
             self._fail(problem)
         except TimeoutError:
-            self._fail(self._unreachable(f"no answer within {_OPENING:g}s"))
+            self._fail(_unreachable(self.server, self.left_because or f"no answer within {_OPENING:g}s"))
         except asyncio.CancelledError:
-            self._fail(self._unreachable("it was closed"))
+            self._fail(_unreachable(self.server, "it was closed"))
             raise
         except Exception as problem:  # noqa: BLE001  whatever ends a connection, the SDK fails its calls
-            self._fail(self._unreachable(_said(problem)))
+            self._fail(_unreachable(self.server, self.left_because or _said(problem)))
         finally:
             self._end()
-
-    def _unreachable(self, why: str) -> Unavailable:
-        server = self.server
-        return Unavailable(f"MCP server {server.name!r} ({server.place}) cannot be reached: {why}")
 
     def _fail(self, problem: Exception) -> None:
         if not self._opened.done():
@@ -270,15 +275,44 @@ class _Connection:
             self._opened.exception()  # nobody may be waiting any more, and that is not a fault
 
 
-async def _opened(server: McpServer, stack: AsyncExitStack, ended: Callable[[], None]) -> Client:
+def _unreachable(server: McpServer, why: str) -> Unavailable:
+    return Unavailable(f"MCP server {server.name!r} ({server.place}) cannot be reached: {why}")
+
+
+async def _listed(server: McpServer, client: Client) -> list[Listed]:
+    """All tools of a server, page after page."""
+    found: list[Listed] = []
+    cursor: str | None = None
+    size = 0
+    for _ in range(_MOST_TOOLS):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        size += sum(len(each.model_dump_json()) for each in page.tools)
+        cursor = page.next_cursor
+        if not cursor:
+            return found
+        if len(found) > _MOST_TOOLS or size > MESSAGE:
+            break
+    raise _unreachable(server, f"its list of tools does not end after {len(found):,} of them")
+
+
+async def _opened(
+    server: McpServer, stack: AsyncExitStack, ended: Callable[[], None], left: Callable[[str], None]
+) -> Client:
     await asyncio.to_thread(_import)  # a second, in which the event loop must live
     from mcp.client.client import Client
     from mcp_types import Implementation
 
-    transport = await _http(server, stack) if server.url else _stdio(server)
+    transport = await _http(server, stack) if server.url else _stdio(server, left)
     about = Implementation(name="holdfast", version=VERSION)
-    client = Client(_watched(transport, ended), client_info=about, cache=None)
-    return await stack.enter_async_context(client)
+    client = await stack.enter_async_context(Client(_watched(transport, ended), client_info=about, cache=None))
+    # The SDK compares results with the server's schema on the event loop, which a pattern in it could hold for ever.
+    setattr(client.session, "validate_tool_result", _unchecked)  # noqa: B010  a method of the SDK's
+    return client
+
+
+async def _unchecked(name: str, result: Any) -> None:
+    """What a tool answers is for the model, whatever the server says of its shape."""
 
 
 def _import() -> None:
@@ -288,12 +322,8 @@ def _import() -> None:
         raise MissingExtra("mcp", "a tool of an MCP server") from missing
 
 
-def _stdio(server: McpServer) -> AbstractAsyncContextManager[Any]:
-    from mcp.client.stdio import StdioServerParameters, stdio_client
-
-    command, *arguments = server.command
-    given = StdioServerParameters(command=command, args=arguments, env=dict(server.env), cwd=server.cwd)
-    return stdio_client(given, errlog=sys.__stderr__ or sys.stderr)
+def _stdio(server: McpServer, left: Callable[[str], None]) -> AbstractAsyncContextManager[Any]:
+    return pipes(server.command, dict(server.env), server.cwd, sys.__stderr__ or sys.stderr, left)
 
 
 async def _http(server: McpServer, stack: AsyncExitStack) -> AbstractAsyncContextManager[Any]:
@@ -302,7 +332,8 @@ async def _http(server: McpServer, stack: AsyncExitStack) -> AbstractAsyncContex
 
     # How long an answer may take is the tool's own timeout.
     patience = Timeout(_CONNECT, read=None)
-    http = await stack.enter_async_context(AsyncClient(headers=dict(server.headers), timeout=patience))
+    headers, hooks = {"accept-encoding": "identity", **server.headers}, {"response": [bound_answer]}
+    http = await stack.enter_async_context(AsyncClient(headers=headers, timeout=patience, event_hooks=hooks))
     return streamable_http_client(server.url, http_client=http)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mcp_types import Tool as Listed
 
 TOOL_ERROR = "tool_error"
+_QUOTED = 10
 
 
 class McpOptions(RemoteToolOptions, total=False):
@@ -283,7 +285,7 @@ def _chosen(
     for name in (*wanted, *effects):
         if name not in offered:
             raise UsageError(
-                f"MCP server {server.name!r} has no tool {name!r}; it has {', '.join(sorted(offered)) or 'none'}."
+                f"MCP server {server.name!r} has no tool {name!r}; it has {_quoted(sorted(offered)) or 'none'}."
             )
     return [tool for tool in listed if tool.name in wanted]
 
@@ -294,16 +296,27 @@ def _names(server: McpServer, listed: Sequence[Listed], prefix: str) -> dict[str
     bad = [name for name, title in names.items() if not _is_name(title)]
     if bad:
         raise UsageError(
-            f"MCP server {server.name!r} has tools whose names no model accepts: {', '.join(map(repr, bad))}. A name "
+            f"MCP server {server.name!r} has tools whose names no model accepts: {_quoted(bad)}. A name "
             f"has letters, digits, _ and -, at most 128 with the prefix {prefix!r}; leave them out with only=[…]."
+        )
+    twice = [name for name, times in Counter(tool.name for tool in listed).items() if times > 1]
+    if twice:
+        raise UsageError(
+            f"MCP server {server.name!r} has several tools of one name: {_quoted(twice)}. Leave them out with only=[…]."
         )
     odd = [tool.name for tool in listed if tool.input_schema.get("type") != "object"]
     if odd:
         raise UsageError(
-            f"MCP server {server.name!r} has tools whose arguments are not an object: {', '.join(map(repr, odd))}. "
+            f"MCP server {server.name!r} has tools whose arguments are not an object: {_quoted(odd)}. "
             f"Leave them out with only=[…]."
         )
     return names
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """A few of a server's names, which may be of any length."""
+    some = ", ".join(repr(name if len(name) <= 64 else name[:64] + "…") for name in names[:_QUOTED])
+    return some if len(names) <= _QUOTED else f"{some} and {len(names) - _QUOTED} more"
 
 
 def _is_name(name: str) -> bool:
