@@ -68,6 +68,8 @@ def _problem(block: dict[str, Any]) -> str | None:
     if kind not in _MEDIA or not isinstance(source, dict):
         return None
     media_type, data = source.get("media_type"), source.get("data")
+    if not isinstance(media_type, str | None):
+        return f"the {kind}'s source.media_type is text, not {type(media_type).__name__}."
     if kind == "document" and source.get("type") == "text":
         return None if media_type == "text/plain" else f"a document of text is text/plain, not {media_type}."
     if source.get("type") != "base64":
