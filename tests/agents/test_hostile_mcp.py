@@ -79,6 +79,7 @@ async def test_a_server_does_not_take_the_place_of_a_tool_of_ours(hf: Holdfast) 
     assert await pay() == "paid by us"
 
 
+@pytest.mark.long
 async def test_a_list_of_tools_that_does_not_end_is_refused(hf: Holdfast) -> None:
     with pytest.raises(Unavailable, match=r"its list of tools does not end after 1,0\d\d of them"):
         await declared(hf, "endless list")

@@ -136,6 +136,7 @@ async def test_a_token_that_expires_ends_its_streams(make_app: MakeApp, serve: S
         assert gate.live.counts.open == 1
 
 
+@pytest.mark.long
 async def test_a_token_that_expires_ends_its_sockets(hf: Holdfast, gateway: Any, serve: Serve) -> None:
     await gateway.create_session("ann", session_id="one")
     token = await hf.access.tokens.create("ci", role="operator", lasts="90d")

@@ -309,6 +309,7 @@ async def test_a_key_in_the_store_is_revoked_and_its_connections_end(
         await add_key(hf, "rented")
 
 
+@pytest.mark.long
 async def test_a_revoked_key_ends_a_connection_that_waits_for_work(
     hf: Holdfast, server: RespServer, connect: Connect
 ) -> None:
