@@ -43,7 +43,7 @@ COMPILE := pip compile pyproject.toml --universal --python-version 3.11 --genera
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave mutants sim storm soak soak-web bench demo screenshots lock clean
+.PHONY: help assets check docs pictures docs-site fix quick test test-all steady test-long test-lowest try-wheel load test-pgbouncer interleave mutants sim storm soak soak-web attack bench demo screenshots lock clean
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -136,6 +136,9 @@ soak: $(READY) ## RUNS=n runs in batch mode on each database while workers are k
 
 soak-web: $(READY) ## pages that stay open for MINUTES=60 while agents work; they must not grow
 	$(BIN)/python -m tests.http.soak --minutes $(MINUTES)
+
+attack: $(READY) ## hundreds of thousands of hostile requests to a server on loopback, and how long a bystander waits; about five minutes
+	$(BIN)/python -m tests.attack
 
 bench: $(READY) ## Holdfast, its peers and a bare loop, compared; QUICK=1 for a first look, ONLY=work,work for a part
 	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

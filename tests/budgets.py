@@ -18,6 +18,7 @@ BUDGETS: dict[str, dict[str, int]] = {
     "quick": {"tests/conformance": 60, "tests/shape": 15, "tests/unit": 45},
     "test": {
         "tests/agents": 142,
+        "tests/attack": 1,
         "tests/chaos": 6,
         "tests/conformance": 104,
         "tests/e2e": 46,

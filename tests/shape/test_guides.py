@@ -56,3 +56,19 @@ def test_the_first_page_leads_to_every_other() -> None:
 def test_every_picture_is_on_a_page() -> None:
     shown = {path for page in DOCS.rglob("*.md") for path in linked(page)}
     assert {picture.name for picture in DOCS.rglob("*.svg") if picture not in shown} == set()
+
+
+def test_every_test_that_the_page_of_security_names_exists() -> None:
+    """And each chapter of the standard has a row, with a test unless Holdfast does nothing of it."""
+    chapters = [row for row in rows("security.md") if re.match(r"V\d+ ", row[0])]
+    assert [int(row[0].split()[0][1:]) for row in chapters] == list(range(1, 18))
+    untested = {row[0].split()[0] for row in chapters if "::" not in row[-1]}
+    assert untested <= {"V9", "V10", "V17"}
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "security.md").read_text())
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (DOCS.parent / path).exists()
+        or not re.search(rf"^ *(?:async )?def {name}\(", (DOCS.parent / path).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
