@@ -362,8 +362,14 @@ HISTORY: Final = (
     Mutant(
         "refused exchange sent again",
         "what a provider refused stays in the history",
-        (Words("retire", "set live = 0", "set live = 1"),),
+        (Words("retire_messages", "set live = 0", "set live = 1"),),
         ("agents/test_refused_content.py::test_a_refused_attachment_spoils_its_run_and_not_the_session[sqlite]",),
+    ),
+    Mutant(
+        "refusal sent again",
+        "an exchange that a model refused is sent again with the next message",
+        (Words("retire", "set live = 0", "set live = 1"),),
+        ("agents/test_bad_days.py::test_a_refused_exchange_is_kept_and_never_sent_again[sqlite]",),
     ),
     Mutant(
         "event skipped on resuming",

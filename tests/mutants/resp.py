@@ -126,8 +126,8 @@ GATEWAY: Final = (
         (
             Code(
                 "holdfast.resp.workers:beat_all",
-                "renewals = [Renewal(*each.held, ttl_us) for each in known if each.worker in beaten]",
-                "renewals = []",
+                "for each in known if each.worker in lasting]",
+                "for each in known if False]",
             ),
         ),
         ("resp/test_jobs.py::test_agx_27_a_heartbeat_keeps_a_worker_and_its_job",),

@@ -220,7 +220,7 @@ async def test_a_job_whose_claim_was_never_answered_goes_back_at_once(
         return await transact(operation, *args, **kwargs)  # as drivers do
 
     database.transact = lossy
-    job = await popped(client, "100")
+    job = await popped(client, "25")
     assert (job["job_id"], job["attempt"], len(lost)) == (id, 1, 1)
 
 

@@ -154,7 +154,7 @@ async def test_a_job_that_a_broker_took_without_hearing_of_it_goes_back(
         if call == "take":
             with contextlib.suppress(StoreUnavailable):
                 assert await broker.take(job.id) is None
-        lease = await broker.claim(block="100s")
+        lease = await broker.claim(block="25s")
         assert lease is not None
         await lease.complete("done")
     assert wire.lost
