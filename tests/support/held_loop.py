@@ -28,6 +28,7 @@ class HeldLoop:
 
     def __init__(self, patience: float) -> None:
         self.found: list[str] = []
+        self.unseen: list[float] = []  # seconds of what was too quick to look at, or one call of C
         self._patience = patience
         self._thread = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._thread)
@@ -46,6 +47,8 @@ class HeldLoop:
             took, self._begun = time.thread_time() - self._begun, None
             if took > self._patience and self._stack:
                 self.found.append(f"{took * 1_000:.0f} ms of CPU: {' < '.join(self._stack)}")
+            elif took > self._patience:
+                self.unseen.append(took)
 
     def watch(self) -> None:
         """In a thread of its own: look at what runs once it has had half of its time."""
