@@ -191,6 +191,12 @@ AGW: Final = (
         ("AGX-33",),
     ),
     Mutant(
+        "programs by an option",
+        "a worker whose owner names no tools has one that runs what a plan says",
+        (Swap("holdfast.agw.tools:TEXT_TOOLS", ("grep", "sort", "wc")),),
+        ("resp/test_agw.py::test_without_a_list_of_tools_it_has_the_text_tools_that_are_there",),
+    ),
+    Mutant(
         "value of the input unchecked",
         "what an input puts into an argument is not looked at",
         (Code("holdfast.resp.plan:UnixTask.arguments", "_check_argument(each,", "(lambda *_: None)(each,"),),

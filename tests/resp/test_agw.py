@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import random
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -156,10 +158,50 @@ def own_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def test_without_a_list_of_tools_it_has_the_text_tools_that_are_there(tmp_path: Path) -> None:
-    for name in ("sort", "wc", "sh", "rm"):
+    for name in ("grep", "wc", "sort", "uniq", "awk", "sh", "rm"):
         (tmp_path / name).symlink_to("/bin/true")
-    assert find_text_tools(search=str(tmp_path)) == {name: str(tmp_path / name) for name in ("sort", "wc")}
+    assert find_text_tools(search=str(tmp_path)) == {name: str(tmp_path / name) for name in ("grep", "wc")}
     assert set(find_text_tools()) <= set(TEXT_TOOLS)
+
+
+WRITING = (  # what makes some tools write a file or run a program: sort, uniq, sed, awk, find, xargs, tar
+    ["lines", "made"],
+    ["-o", "made", "lines"],
+    ["-omade", "lines"],
+    ["--output=made", "lines"],
+    ["--output-file=made", "lines"],
+    ["-S", "1k", "--compress-program=./spy", "lines"],
+    ["-i", "s/1/2/w made", "lines"],
+    ["s/1/2/;w made", "lines"],
+    ["1e ./spy", "lines"],
+    ['BEGIN { system("./spy") }'],
+    [".", "-exec", "./spy", ";"],
+    ["./spy"],
+    ["-c", "./spy"],
+    ["--to-command=./spy", "-xf", "lines"],
+)
+
+
+@pytest.mark.parametrize("name", TEXT_TOOLS)
+def test_no_tool_that_is_there_unasked_writes_a_file_or_runs_a_program(name: str, tmp_path: Path) -> None:
+    """Nobody has named it, and there may be no sandbox around it."""
+    if not (found := find_tools([name]) if shutil.which(name) else {}):
+        return
+    (tmp_path / "lines").write_text("".join(f"{each}\n" for each in range(20_000, 0, -1)))
+    (tmp_path / "spy").write_text("#!/bin/sh\ntouch made; cat\n")
+    (tmp_path / "spy").chmod(0o755)
+    before = {each: (each.stat().st_mtime_ns, each.stat().st_ino) for each in tmp_path.iterdir()}
+    for words in WRITING:
+        subprocess.run(
+            [found[name], *words],
+            check=False,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        now = {each: (each.stat().st_mtime_ns, each.stat().st_ino) for each in tmp_path.iterdir()}
+        assert now == before, words
 
 
 async def test_agx_27_it_beats_while_a_job_runs_and_while_a_pop_waits(server: RespServer, connect: Connect) -> None:

@@ -209,3 +209,16 @@ def test_a_key_is_read_from_a_file(tmp_path: Path) -> None:
     empty.write_text("\n")
     said = holdfast("agw", "--tools", "sort", "--key-file", str(empty), env=environment()).refused(2)
     assert said == f"{empty} is empty; it holds the worker's key."
+
+
+@pytest.mark.long
+def test_a_worker_without_a_sandbox_and_without_a_list_has_no_tool_that_runs_others(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("awk", "find", "grep", "sed", "sh", "sort", "tar", "true", "uniq", "wc", "xargs"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    env = environment(PATH=str(tools), HOLDFAST_AGW_KEY="00" * 32)
+    said = holdfast("agw", "--connect", "127.0.0.1:1", "--units", "true", env=env).err
+    (line,) = [line for line in said.splitlines() if "without --tools" in line]
+    assert line.endswith("without --tools plans may use grep, wc")
+    assert "tools have no sandbox" in said

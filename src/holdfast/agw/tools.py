@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 from holdfast.errors import UsageError
 
 CARD_CAP = 65_536
-TEXT_TOOLS = (  # that turn what they read into what they write, and start no other program by their own purpose
-    "base64", "cat", "cksum", "column", "comm", "cut", "echo", "expand", "fmt", "fold", "grep", "head", "join", "jq",
-    "md5sum", "nl", "od", "paste", "printf", "rev", "seq", "sha1sum", "sha256sum", "sha512sum", "sort", "tac", "tail",
-    "tr", "unexpand", "uniq", "wc",
+# What a plan may use if the owner of the worker names nothing. Each turns what it reads into what it writes, and has no
+# option or argument that runs a program or writes a file. `sort` has both and `uniq IN OUT` writes: they are missing,
+# as are `sed`, `awk`, `find`, `xargs`, `tar`, `tee`, `split`. base64 has -o FILE on other systems than Linux.
+TEXT_TOOLS = (
+    *(["base64"] if sys.platform == "linux" else []), "cat", "cksum", "column", "comm", "cut", "echo", "expand", "fmt",
+    "fold", "grep", "head", "join", "jq", "md5sum", "nl", "od", "paste", "printf", "rev", "seq", "sha1sum", "sha256sum",
+    "sha512sum", "tac", "tail", "tr", "unexpand", "wc",
 )  # fmt: skip
 
 
@@ -55,7 +59,7 @@ def find_tools(names: Iterable[str], *, search: str | None = None) -> dict[str, 
 
 
 def find_text_tools(*, search: str | None = None) -> dict[str, str]:
-    """Those of the text tools that are there, for a worker whose owner names none."""
+    """Those of the text tools that are there, for a worker whose owner names none. It may have no sandbox."""
     return find_tools([name for name in TEXT_TOOLS if shutil.which(name, path=search)], search=search)
 
 

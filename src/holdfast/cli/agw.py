@@ -49,7 +49,7 @@ _DESCRIBE_SECONDS = 10
 @click.option(
     "--tools",
     help="Tools that plans may use, as sort,uniq,grep: found on PATH at start. Default: the usual text tools that are "
-    "there.",
+    "there, without those that can write files or run programs, as sort and uniq.",
 )
 @click.option("--units", default="", help="Agentic units: tools that answer --describe with a card.")
 @click.option("--queues", default="ready", show_default=True, help="Queues to take jobs from, the first first.")
