@@ -197,6 +197,12 @@ AGW: Final = (
         ("resp/test_agw.py::test_without_a_list_of_tools_it_has_the_text_tools_that_are_there",),
     ),
     Mutant(
+        "letters of options from the input",
+        "a field of the input behind a hyphen is an option",
+        (Code("holdfast.resp.plan:_task", "if not options:", "if False:"),),
+        ("resp/test_plans_run.py::test_letters_of_options_in_front_of_a_field_are_refused_unless_the_plan_says_so",),
+    ),
+    Mutant(
         "value of the input unchecked",
         "what an input puts into an argument is not looked at",
         (Code("holdfast.resp.plan:UnixTask.arguments", "_check_argument(each,", "(lambda *_: None)(each,"),),

@@ -294,10 +294,21 @@ async def test_an_input_becomes_no_option_unless_the_plan_says_so(args: list[str
     assert meant.tasks[0].arguments(input)[-1].startswith("-")
 
 
-def test_text_of_the_plan_before_a_field_says_what_the_argument_is() -> None:
-    task = read_plan(
-        {"plan_id": "p", "tasks": [{"task_number": 1, "command": "cut", "args": ["-d{{input.a}}"]}]}
-    ).tasks[0]
-    assert task.arguments({"a": "-"}) == ["-d-"]
+@pytest.mark.parametrize(
+    "arg", ["-{{input.a}}", "--{{ input.a }}", "-d{{input.a}}", "-rn1{{input.a}}", "--out{{input.a}}"]
+)
+def test_letters_of_options_in_front_of_a_field_are_refused_unless_the_plan_says_so(arg: str) -> None:
+    """Of `o/etc/x` behind a hyphen `sort` would make `-o/etc/x`, whatever letters the plan has in between."""
+    task = {"task_number": 1, "command": "sort", "args": ["-u", arg]}
+    with pytest.raises(BadPlan, match="in task 1 lets the input choose options of 'sort'"):
+        read_plan({"plan_id": "p", "tasks": [task]})
+    meant = read_plan({"plan_id": "p", "tasks": [{**task, "options_from_input": True}]})
+    assert meant.tasks[0].arguments({"a": "1"}) == ["-u", arg.replace("{{input.a}}", "1").replace("{{ input.a }}", "1")]
     with pytest.raises(BadPlan, match="options_from_input of task 1 is true or false"):
-        read_plan({"plan_id": "p", "tasks": [{"task_number": 1, "command": "cut", "options_from_input": 1}]})
+        read_plan({"plan_id": "p", "tasks": [{**task, "options_from_input": 1}]})
+
+
+@pytest.mark.parametrize("arg", ["--delimiter={{input.a}}", "-k1,{{input.a}}", "a-{{input.a}}", "- {{input.a}}"])
+def test_text_of_the_plan_before_a_field_says_what_the_argument_is(arg: str) -> None:
+    made = read_plan({"plan_id": "p", "tasks": [{"task_number": 1, "command": "cut", "args": [arg]}]})
+    assert made.tasks[0].arguments({"a": "-o"}) == [arg.replace("{{input.a}}", "-o")]

@@ -18,6 +18,9 @@ MOST_TASKS, MOST_ARGS, LONGEST_ARG = 100, 100, 65_536
 LONGEST_DESCRIPTION, LONGEST_COMMAND = 1_024, 256
 DEFAULT_TIMEOUT, LONGEST_TIMEOUT = 300, 3_600
 _PLACEHOLDER = re.compile(r"\{\{\s*input\.([A-Za-z0-9_-]+)\s*\}\}")
+_LETTERS = re.compile(
+    r"-[\w@#?:%+!-]*"
+)  # a hyphen and what may be options: the next letter may be one more, or its value
 _OF_PLAN = {"plan_id", "plan_description", "tasks"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _OF_TASK = {"task_number", "command", "args", "timeout_secs", "input_from_task", "options_from_input"}
@@ -117,7 +120,20 @@ def _task(value: object, number: int) -> UnixTask:
     options = body.get("options_from_input", False)
     if not isinstance(options, bool):
         raise BadPlan(f"options_from_input of task {number} is true or false")
-    return UnixTask(number, command, _args(body.get("args", []), number), timeout, source, options)
+    args = _args(body.get("args", []), number)
+    if not options:
+        _check_options(args, command, number)
+    return UnixTask(number, command, args, timeout, source, options)
+
+
+def _check_options(args: tuple[str, ...], command: str, number: int) -> None:
+    """Refuse a field of the input where a tool reads letters of options: `o/etc/x` is one of `sort`."""
+    for each in args:
+        if (field := _PLACEHOLDER.search(each)) and _LETTERS.fullmatch(each, 0, field.start()):
+            raise BadPlan(
+                f"{each[:40]!r} in task {number} lets the input choose options of {command!r}: give the field an "
+                f"argument of its own, write --option={{{{input.field}}}}, or options_from_input: true if that is meant"
+            )
 
 
 def _args(value: object, number: int) -> tuple[str, ...]:
