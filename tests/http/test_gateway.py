@@ -47,6 +47,15 @@ async def turn(gateway: InProcessGateway, session: GatewaySession) -> list[str]:
     return [event.type async for event in gateway.execute(session, GatewayRequest("Hello"))]
 
 
+def put_link(place: Path, target: Path) -> None:
+    shutil.rmtree(place)
+    place.symlink_to(target)
+
+
+def files_of(folder: Path) -> list[tuple[Path, int]]:
+    return sorted((each, each.stat().st_mtime_ns) for each in folder.rglob("*"))
+
+
 @pytest.mark.parametrize("where", ["/outside", "/workspaces/../outside", "/workspaces/link/below", None, 3])
 async def test_what_a_client_writes_into_metadata_leads_no_turn_out_of_the_workspaces(
     hf: Holdfast, gateway: InProcessGateway, tmp_path: Path, where: Any
@@ -83,6 +92,54 @@ async def test_no_link_in_a_workspace_is_followed(
     with contextlib.suppress(UsageError):
         await turn(gateway, session)
     assert list(target.iterdir()) == [] if target.is_dir() else target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("moved", ["workspaces/one", "workspaces"])
+async def test_a_tool_that_puts_a_link_in_the_place_of_its_workspace_leads_no_note_out(
+    hf: Holdfast, gateway: InProcessGateway, tmp_path: Path, moved: str
+) -> None:
+    """The log is written once more when the tools have run."""
+    (tmp_path / "victim" / "one").mkdir(parents=True)
+
+    @hf.tool
+    def swap() -> str:
+        """Move it away, and put a link there."""
+        (tmp_path / moved).rename(tmp_path / "away")
+        (tmp_path / moved).symlink_to(tmp_path / "victim" / ("one" if moved.endswith("one") else ""))
+        return "done"
+
+    hf.script("swapping", Script(call("swap"), say("done")))
+    redeclare(hf, AGENT, model="scripted:swapping", tools=[swap])
+    session = await gateway.create_session("ann", session_id="one")
+    assert (await turn(gateway, session))[-1] == "iteration_end"
+    with pytest.raises(UsageError):
+        await gateway.create_session("ann", session_id="one")
+    with contextlib.suppress(UsageError):
+        await gateway.create_session("ann", session_id="two")
+    assert [each.name for each in (tmp_path / "victim").rglob("*")] == ["one"]
+
+
+async def test_a_session_has_the_workspace_of_its_own_id_whatever_clients_write(
+    hf: Holdfast, gateway: InProcessGateway
+) -> None:
+    """Neither that of another user, nor a link that leads there, nor by making a session that shares it."""
+    anns = Path((await gateway.create_session("ann", session_id="anns")).workspace_dir)
+    eves = await gateway.create_session("eve", session_id="eves")
+    client = Client(web(hf, gateway=gateway, who=lambda _: Principal("eve", "operator")))
+    before = files_of(anns)
+    forged = {**(await hf.sessions.get("eves")).metadata, "workspace_dir": str(anns)}
+    for link in (False, True):
+        if link:
+            put_link(Path(eves.workspace_dir), anns)
+        assert (await client.call("PATCH", "/api/v1/sessions/eves", {"metadata": forged})).status == 200
+        assert (await client.get(f"{SESSIONS}/eves")).status == 404
+        with pytest.raises(ValueError, match="eves"):
+            await turn(gateway, eves)
+    for body in ({"user_id": "eve"}, {"user_id": "eve", "session_id": "more"}):
+        for folder in (str(anns), "anns", f"{anns}/work_products"):
+            assert (await client.post(SESSIONS, {**body, "workspace_dir": folder})).status == 422
+    assert (await client.post(SESSIONS, {"user_id": "eve", "workspace_dir": "own"})).json["session_id"] == "own"
+    assert files_of(anns) == before
 
 
 class Speaker:

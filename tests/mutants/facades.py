@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from tests.mutants.planting import Code, Mutant, Swap, Words
@@ -10,6 +11,22 @@ RUNS: Final = "holdfast.facades.universal_agent.run_operations"
 LEASES: Final = "facades/test_leases.py"
 OPERATORS: Final = "facades/test_operators.py"
 UNIVERSAL_AGENT: Final = (
+    Mutant(
+        "workspace from the metadata",
+        "a confined session works in the folder that a client has written into its metadata",
+        (
+            Code(
+                "holdfast.facades.universal_agent.in_process:InProcessGateway._takes", "None if self._confined else", ""
+            ),
+        ),
+        ("http/test_gateway.py::test_a_session_has_the_workspace_of_its_own_id_whatever_clients_write",),
+    ),
+    Mutant(
+        "link in the place of a workspace",
+        "what a tool has put in the place of its folder is followed",
+        (Swap("holdfast.facades.universal_agent.workspaces:_FOLDER", os.O_RDONLY | os.O_DIRECTORY),),
+        ("http/test_gateway.py::test_a_tool_that_puts_a_link_in_the_place_of_its_workspace_leads_no_note_out",),
+    ),
     Mutant(
         "lease of another owner",
         "whoever knows a run may extend, end and release it",

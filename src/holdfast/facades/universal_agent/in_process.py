@@ -50,8 +50,8 @@ class InProcessGateway:
     """Sessions and turns, served by agents of this process and by whichever workers share its database.
 
     Inside a handler of a worker it uses that worker's database; elsewhere `runtime`, or `runtime.db`. `agent` answers,
-    or the stored one of that name; without one it is the app's agent named `universal_agent`. A `confined` gateway
-    takes no workspace outside of `workspace_base`.
+    or the stored one of that name; without one it is the app's agent named `universal_agent`. In a `confined`
+    gateway the workspace of a session is the folder of its id in `workspace_base`, and no other.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class InProcessGateway:
         else:
             self._runtime = connect_runtime_db(runtime) if isinstance(runtime, Holdfast) else runtime
         self._agent = agent
-        self._base = Path(workspace_base or workspaces.DEFAULT_BASE)
+        self._base = Path(workspace_base or workspaces.DEFAULT_BASE).resolve()  # now: a tool may put a link there later
         self._confined = confined
         self._tenant: str | None = None
         self._pinned: Mapping[str, Any] = {}
@@ -117,7 +117,7 @@ class InProcessGateway:
             record = await (await self._part.session(name, metadata={**own, "status": "active"})).refresh()
             if all(record.metadata.get(each) == value for each, value in own.items()):
                 return await self._opened(record)
-        raise BadName(f"session {session_id!r} has another user or workspace; resume_session opens it.")
+        raise BadName(f"session {name!r} has another user or workspace; resume_session opens it.")
 
     def _names(self, user_id: str, given: str | None, session_id: str | None) -> list[str]:
         """By what a session may be called: the next is tried when another user or workspace has the one before."""
@@ -129,7 +129,7 @@ class InProcessGateway:
             return [f"session_{now}_{ports.random.getrandbits(32):08x}"]
         name = workspaces.name_from(Path(given))
         own = hashlib.sha256(f"{user_id}\0{given}".encode()).hexdigest()[:8]
-        return [name, f"{name[:119]}_{own}"]
+        return [name] if self._confined else [name, f"{name[:119]}_{own}"]
 
     async def _opened(self, record: SessionRecord) -> GatewaySession:
         """A session that is active, and whose folder is there."""
@@ -160,15 +160,15 @@ class InProcessGateway:
         return record
 
     def _takes(self, record: SessionRecord) -> bool:
-        """Whether its workspace is one that this gateway would give. A client may write what stands
-        in their metadata, so this is asked at every use."""
+        """Whether its workspace is the one that this gateway would give it. A client may write what stands in the
+        metadata, so this is asked at every use; a confined workspace follows from the session's key, which nobody can
+        change."""
         user, folder = (record.metadata.get(name) for name in ("user_id", "workspace_dir"))
         if not isinstance(user, str) or not isinstance(folder, str) or record.key is None:
             return False
         try:
-            found = workspaces.place(
-                self._base, workspaces.check_workspace(folder), record.key, confined=self._confined
-            )
+            given = None if self._confined else workspaces.check_workspace(folder)
+            found = workspaces.place(self._base, given, record.key)
         except BadName:
             return False
         return str(found) == folder
@@ -181,7 +181,7 @@ class InProcessGateway:
         The same `client_turn_id` again is the same turn: its events are given again, and nothing is run. So is the
         same input without an id, if `repeated_within` is given and the session's newest turn is not older than that.
         """
-        run, status = await self._begin(session, request, repeated_within)
+        session, (run, status) = await self._begin(session.session_id, request, repeated_within)
         info = {"session_id": session.session_id, "workspace_dir": session.workspace_dir, "run_id": run.id}
         yield AgentEvent(EventType.SESSION_INFO, info)
         admitted = {"status": status, "run_id": run.id, "client_turn_id": request.turn_id}
@@ -199,23 +199,24 @@ class InProcessGateway:
         await self._note(session, "turn_ended", run_id=run.id, status=ended)
 
     async def _begin(
-        self, session: GatewaySession, request: GatewayRequest, repeated_within: timedelta | None
-    ) -> Admitted:
+        self, session_id: str, request: GatewayRequest, repeated_within: timedelta | None
+    ) -> tuple[GatewaySession, Admitted]:
+        """The session as it stands in the store, whatever its caller kept of it, and the run of the turn."""
         protocol.execute(request)  # what no client could send is refused here too
-        record = await self._record(session.session_id)
+        record = await self._record(session_id)
         agent = await self._answering()
         core_of(self._app).require_key(agent.spec.model, agent.spec.kind)
         await self._app.ensure_worker()
         handled, turn = handlers.current(), request.turn_id
         if turn is None and handled is not None:
-            turn = handled.turn_id(session.session_id, request.user_input)
+            turn = handled.turn_id(session_id, request.user_input)
         known = _session_of(record)
         admitting = Admitting(self._app, known, self._part.sessions[record.id], self._tenant)
         admitted = await admitting.admit(agent, request, turn, repeated_within)
         if admitted.status == "accepted":
             await self._opened(record)
             await self._note(known, "turn_started", run_id=admitted.run.id, client_turn_id=request.turn_id)
-        return admitted
+        return known, admitted
 
     async def _answering(self) -> Agent[Any]:
         if isinstance(self._agent, str):

@@ -120,6 +120,7 @@ class Worker:
         self.completed = self.failed = self.lost = 0
         self._runtime = require(db_connection)
         self._handler = run_handler
+        self._base = Path(workspaces.DEFAULT_BASE).resolve()  # now: a tool may put a link there later
         self._draining = False
         self._worker: RuntimeWorker | None = None
         self._life: asyncio.Task[None] | None = None
@@ -241,7 +242,7 @@ class Worker:
 
     async def _prepared(self, run_id: str, given: str | None, attempt: int) -> str:
         """The folder of the run, made if it is not there."""
-        path = await asyncio.to_thread(workspaces.place, Path(workspaces.DEFAULT_BASE), given, run_id)
+        path = await asyncio.to_thread(workspaces.place, self._base, given, run_id)
         facts = {"run_id": run_id, "worker_id": self.worker_id}
 
         def prepare() -> None:

@@ -1,8 +1,8 @@
 """Workspaces: the folder of a session or a run, with a manifest and a log of what happened in it.
 
 A folder that is derived from a name or given as a relative path lies inside the base; an absolute path is taken as it
-is. Nothing here decides anything: the store does, and these files are for people and tools. Tools write there too, so
-no link that stands in a workspace is followed.
+is. Nothing here decides anything: the store does, and these files are for people and tools. Tools write there too, and
+may put a link in the place of a file, of the workspace or of a folder above it: no link is followed at any use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ DEFAULT_BASE = "AGENT_RUN_WORKSPACES"
 MANIFEST, ACTIVITY, PRODUCTS, ATTEMPTS = "run_manifest.json", "activity.jsonl", "work_products", "attempts"
 TENANTS = ".tenants"  # no session can have this name
 _OWN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a link is not followed, a pipe not awaited
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_REPLACED = (errno.ELOOP, errno.ENXIO, errno.ENOENT, errno.EISDIR)  # what tools may leave in the place of the log
 _LONGEST_TEXT = 512
 _OTHER = re.compile(r"[^A-Za-z0-9_:@-]+")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}")
@@ -95,34 +98,42 @@ def _outside(given: str | None, base: object) -> BadName:
 def place(base: Path, given: str | None, name: str, *, confined: bool = False) -> Path:
     """Where a workspace lies: as given, or named `name` below the base; `BadName` when it would leave the base.
 
-    An absolute path may leave it, unless it is `confined`.
+    An absolute path may leave it. One that is `confined` is the folder of its name, whatever was given: so it follows
+    from the name of its session alone. `base` has no links in it. Those below it are found when the folder is opened.
     """
-    wanted = Path(given) if given is not None else Path(check_name(name, "the name of a workspace"))
-    if wanted.is_absolute() and not confined:
-        return wanted
-    root = base.resolve()
-    found = (root / wanted).resolve()
-    if found == root or not found.is_relative_to(root):
-        raise BadName("workspace_dir leaves the folder of workspaces.") if confined else _outside(given, base)
-    return found
+    own = base / check_name(name, "the name of a workspace")
+    if given is None:
+        return own
+    wanted = Path(os.path.normpath(base / given))
+    if Path(given).is_absolute():
+        wanted = wanted.parent.resolve() / wanted.name
+    if confined and wanted != own:
+        raise BadName("workspace_dir is not the folder of its session: leave it out, and give session_id.")
+    if not Path(given).is_absolute() and (wanted == base or not wanted.is_relative_to(base)):
+        raise _outside(given, base)
+    return wanted
 
 
 def prepare(path: Path, manifest: Mapping[str, Any]) -> None:
     """Make the folder, and write its manifest unless it has one."""
-    _make_folders(path, PRODUCTS)
-    if not os.path.lexists(path / MANIFEST):
-        _write(path / MANIFEST, manifest)
+    with _opened(path / PRODUCTS, make=True):
+        pass
+    with _opened(path) as folder:
+        if not _is_there(MANIFEST, folder):
+            _write(folder, MANIFEST, manifest)
 
 
 def note(path: Path, at: str, event: str, facts: Mapping[str, Any]) -> None:
-    """Append a line to the log, by one write."""
+    """Append a line to the log, by one write. What tools have put in its place or in that of the workspace is left
+    alone: a turn that has ended does not fail because of it."""
     line = json.dumps({"at": at, "event": event, **facts}, ensure_ascii=False, default=str) + "\n"
     try:
-        handle = os.open(path / ACTIVITY, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OWN_FILE, 0o666)
-    except OSError as problem:
-        if problem.errno not in (errno.ELOOP, errno.ENXIO):
+        with _opened(path) as folder:
+            handle = os.open(ACTIVITY, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OWN_FILE, 0o666, dir_fd=folder)
+    except (OSError, BadName) as problem:
+        if isinstance(problem, OSError) and problem.errno not in _REPLACED:
             raise
-        log.warning("%s is a link or a pipe, so nothing is written there", path / ACTIVITY)
+        log.warning("%s or a folder above it is missing, a link or a pipe: nothing is written there", path / ACTIVITY)
         return
     with os.fdopen(handle, "a", encoding="utf-8") as file:
         if stat.S_ISREG(os.fstat(handle).st_mode):
@@ -131,24 +142,65 @@ def note(path: Path, at: str, event: str, facts: Mapping[str, Any]) -> None:
 
 def write_attempt(path: Path, number: int, facts: Mapping[str, Any]) -> None:
     """What is known of one attempt, in a folder of its own."""
-    _write(_make_folders(path, ATTEMPTS, f"{number:03}") / "attempt_meta.json", facts)
+    with _opened(path / ATTEMPTS / f"{number:03}", make=True) as folder:
+        _write(folder, "attempt_meta.json", facts)
 
 
-def _make_folders(path: Path, *names: str) -> Path:
-    """Folders in a workspace, one in the other; `BadName` where a link stands instead, which would lead elsewhere."""
-    path.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        path /= name
-        path.mkdir(exist_ok=True)
-        if path.is_symlink():
-            raise BadName(f"{path} is a link: a workspace has its own folder of that name.")
-    return path
+@contextmanager
+def _opened(path: Path, *, make: bool = False) -> Iterator[int]:
+    """A folder that is opened from the root on, each below the one before. So no link on the way is followed, and what
+    is done in it happens there, even if a tool puts something else in its place meanwhile.
+
+    `BadName` where a link or a file stands instead of a folder.
+    """
+    here = Path(path.anchor)
+    folder = os.open(here, _FOLDER)
+    try:
+        for name in path.parts[1:]:
+            here /= name
+            below = _open_below(folder, name, here, make)
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
 
 
-def _write(file: Path, content: Mapping[str, Any]) -> None:
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)  # of a process that was killed, or whatever else stands there
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OWN_FILE, 0o666)
+def _open_below(folder: int, name: str, path: Path, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    except OSError as problem:
+        raise _no_folder(path, problem) from None
+    with suppress(FileExistsError):  # another process was faster
+        os.mkdir(name, dir_fd=folder)
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except OSError as problem:
+        raise _no_folder(path, problem) from None
+
+
+def _no_folder(path: Path, problem: OSError) -> Exception:
+    if problem.errno not in (errno.ELOOP, errno.ENOTDIR):
+        return problem
+    return BadName(f"{path} is a link or a file: a workspace has its own folder of that name.")
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _write(folder: int, name: str, content: Mapping[str, Any]) -> None:
+    unfinished = f".{name}.{os.getpid()}"
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished, dir_fd=folder)  # of a process that was killed, or whatever else stands there
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OWN_FILE, 0o666, dir_fd=folder)
     with os.fdopen(handle, "w", encoding="utf-8") as made:
         made.write(json.dumps(dict(content), indent=2, ensure_ascii=False, default=str) + "\n")
-    unfinished.replace(file)
+    os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
