@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.models.script import Script, say
+from holdfast.agents.tools import ToolContext
+from holdfast.facades.universal_agent import workspaces
+from holdfast.facades.universal_agent.gateway import GatewayRequest, InProcessGateway
+from holdfast.facades.universal_agent.runtime_db import AGENT
+from holdfast.models.script import Script, call, say
 from holdfast.models.spool import KeptBatch, Spool
 from holdfast.settings import Settings
 
@@ -56,6 +60,28 @@ async def test_a_folder_of_the_users_own_stays_as_it_is(folder: Path) -> None:
         await hf.migrate()
     assert (folder / "data").stat().st_mode & 0o777 == 0o755
     assert [each for each in open_to_others(folder) if not each.startswith(f"{folder / 'data'} ")] == []
+
+
+async def test_the_workspaces_of_sessions_and_runs(folder: Path) -> None:
+    """A tool that runs as the same user reads and writes there, and makes its own files as it likes."""
+    async with Holdfast("sqlite:///.holdfast/holdfast.db") as hf:
+
+        @hf.tool
+        def write(ctx: ToolContext) -> str:
+            """Leave a product beside the manifest."""
+            place = Path(ctx.variables["workspace_dir"])
+            (place / "work_products" / "made.txt").write_text((place / "run_manifest.json").read_text())
+            return "written"
+
+        hf.script("a", Script(call("write"), say("done")))
+        hf.agent(AGENT, model="scripted:a", tools=[write])
+        gateway = InProcessGateway(hf, workspace_base=folder / "deep" / "workspaces")
+        session = await gateway.create_session("ann", session_id="one")
+        result = await gateway.run_query(session, GatewayRequest("x"))
+        assert (result.success, result.tool_calls) == (True, 1), result
+        workspaces.write_attempt(Path(session.workspace_dir), 1, {})
+        made = f"{session.workspace_dir}/work_products/made.txt 100666"
+        assert open_to_others(folder) == [made]
 
 
 def test_a_batch_of_a_scripted_model(folder: Path) -> None:

@@ -22,6 +22,12 @@ UNIVERSAL_AGENT: Final = (
         ("http/test_gateway.py::test_a_session_has_the_workspace_of_its_own_id_whatever_clients_write",),
     ),
     Mutant(
+        "workspace for everybody",
+        "who else has an account reads what a session does",
+        (Code("holdfast.facades.universal_agent.workspaces:_open_below", "name, 0o700, dir_fd", "name, dir_fd"),),
+        ("e2e/test_private_files.py::test_the_workspaces_of_sessions_and_runs",),
+    ),
+    Mutant(
         "link in the place of a workspace",
         "what a tool has put in the place of its folder is followed",
         (Swap("holdfast.facades.universal_agent.workspaces:_FOLDER", os.O_RDONLY | os.O_DIRECTORY),),

@@ -1,8 +1,9 @@
 """Workspaces: the folder of a session or a run, with a manifest and a log of what happened in it.
 
 A folder that is derived from a name or given as a relative path lies inside the base; an absolute path is taken as it
-is. Nothing here decides anything: the store does, and these files are for people and tools. Tools write there too, and
-may put a link in the place of a file, of the workspace or of a folder above it: no link is followed at any use.
+is. Nothing here decides anything: the store does, and these files are for people and tools. Tools write there too,
+and may put a link in the place of a file, of the workspace or of a folder above it: no link is followed at any use.
+What is made here is for the user of this process alone, whatever the umask is.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def note(path: Path, at: str, event: str, facts: Mapping[str, Any]) -> None:
     line = json.dumps({"at": at, "event": event, **facts}, ensure_ascii=False, default=str) + "\n"
     try:
         with _opened(path) as folder:
-            handle = os.open(ACTIVITY, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OWN_FILE, 0o666, dir_fd=folder)
+            handle = os.open(ACTIVITY, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OWN_FILE, 0o600, dir_fd=folder)
     except (OSError, BadName) as problem:
         if isinstance(problem, OSError) and problem.errno not in _REPLACED:
             raise
@@ -175,7 +176,7 @@ def _open_below(folder: int, name: str, path: Path, make: bool) -> int:
     except OSError as problem:
         raise _no_folder(path, problem) from None
     with suppress(FileExistsError):  # another process was faster
-        os.mkdir(name, dir_fd=folder)
+        os.mkdir(name, 0o700, dir_fd=folder)
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except OSError as problem:
@@ -200,7 +201,7 @@ def _write(folder: int, name: str, content: Mapping[str, Any]) -> None:
     unfinished = f".{name}.{os.getpid()}"
     with suppress(FileNotFoundError):
         os.unlink(unfinished, dir_fd=folder)  # of a process that was killed, or whatever else stands there
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OWN_FILE, 0o666, dir_fd=folder)
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OWN_FILE, 0o600, dir_fd=folder)
     with os.fdopen(handle, "w", encoding="utf-8") as made:
         made.write(json.dumps(dict(content), indent=2, ensure_ascii=False, default=str) + "\n")
     os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
