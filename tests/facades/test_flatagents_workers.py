@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from holdfast.facades.flatagents.work import HoldfastWorkPool
 from tests.facades.echo_hooks import ECHO, EchoHooks, StoppingHooks
 from tests.facades.test_flatagents_machines import Scene, scene
 from tests.facades.test_leases import SHORT, patiently
+from tests.support.apps import PATIENCE
 from tests.support.commands import environment, program
 
 __all__ = ["scene"]
@@ -311,7 +314,44 @@ def test_a_spawner_that_dies_before_it_starts_its_workers_is_repaired_by_a_tick(
 def test_a_process_that_cannot_begin_is_told_of(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     SubprocessInvoker("nowhere:Hooks", url=scene.app.settings.url).play(["it"], "own_process.x", "")
     patiently(lambda: "has ended with 2; to see why" in caplog.text)
-    assert "--execution-id it --queue own_process.x" in caplog.text
+    assert "--execution-id it --queue own_process.x --hooks nowhere:Hooks" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("hooks", "elsewhere", "why"),
+    [
+        ("nowhere:Hooks", None, "nowhere"),
+        pytest.param(
+            "tests.facades.echo_hooks:EchoHooks",
+            "sqlite:////proc/nowhere/at.db",
+            "/proc/nowhere",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_the_line_that_shows_why_a_process_could_not_begin_needs_no_input(
+    scene: Scene, caplog: pytest.LogCaptureFixture, hooks: str, elsewhere: str | None, why: str
+) -> None:
+    """It has the hooks and waits for nothing. Nothing is started by it."""
+    (scene.folder / "fails.yml").write_text(FAILS)
+    invoker = SubprocessInvoker(hooks, url=elsewhere or scene.app.settings.url)
+    invoker.launch(str(scene.folder / "fails.yml"), {"n": 1})
+    patiently(lambda: "has ended with 2; to see why" in caplog.text)
+    (line,) = re.findall(r"run it yourself, without its input: (.*)", caplog.text)
+    silent, kept = os.pipe()
+    ran = subprocess.run(
+        ["sh", "-c", line],
+        env=environment(HOLDFAST_URL=elsewhere or scene.app.settings.url),
+        check=False,
+        stdin=silent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    os.close(silent)
+    os.close(kept)
+    assert (ran.returncode, why in ran.stderr) == (2, True), ran.stderr
+    assert scene.app.sync(scene.app.jobs.list(kind="machine:fails")) == []
 
 
 def test_a_processor_that_floods_fails_its_job_and_not_its_worker(scene: Scene) -> None:

@@ -151,6 +151,7 @@ async def _enqueued(
         machines=dict(map(named_pair, given.bind)),
         queue=given.queue,
     )
+    await core.opened()  # first: a person who looks for what is wrong may have no input
     text = await asyncio.to_thread(sys.stdin.read) if given.input == "-" else given.input
     order = first_order(machine.bundle, read_input(text), parent=given.parent_id)
     return await start_execution(core, order, given.queue, execution_id=given.execution_id), machine.bundle

@@ -91,25 +91,33 @@ class SubprocessInvoker:
         with tempfile.TemporaryFile() as given:  # it has no name, and is there until the process has read it
             given.write(input.encode())
             given.seek(0)
+            command = self.command(said)
             process = subprocess.Popen(
-                self.command(said),
+                command,
                 env=self.environment(url),
                 stdin=given,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        ending = threading.Thread(target=_ended, args=(process, said), name=f"end of {process.pid}", daemon=True)
+        ending = threading.Thread(target=_ended, args=(process, command), name=f"end of {process.pid}", daemon=True)
         ending.start()  # it leaves no zombie
         log.info("process %d plays %s", process.pid, " ".join(said))
 
 
-def _ended(process: subprocess.Popen[bytes], said: Sequence[str]) -> None:
-    """What a machine fails with stands in the store. A process that could not even begin is only heard of here."""
+def _ended(process: subprocess.Popen[bytes], command: Sequence[str]) -> None:
+    """What a machine fails with stands in the store. A process that could not even begin is only heard of here.
+
+    Without its input the command says the same, or that there is none, and starts nothing.
+    """
     code = process.wait()
     if code not in (0, 1, WAITS):
-        called = shlex.join(["python", "-m", _RUN, *said])
-        log.warning("process %d has ended with %d; to see why, run it yourself: %s", process.pid, code, called)
+        called, without = shlex.join(command), ""
+        if "--input" in command:
+            called, without = f"{called} </dev/null", ", without its input"
+        log.warning(
+            "process %d has ended with %d; to see why, run it yourself%s: %s", process.pid, code, without, called
+        )
 
 
 class InLoopInvoker:
