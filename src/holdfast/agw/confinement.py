@@ -96,6 +96,9 @@ def _box(sandbox: str, path: str, folder: str, shown: Sequence[str]) -> list[str
 
 
 def hide_from_tools() -> None:
-    """Let no other process of this user read the memory and the environment of this one, as far as the system can."""
+    """Let no other process of this user read the memory and the environment of this one, as far as the system can.
+
+    A process of root reads both, also if root runs this one.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, *(ctypes.c_ulong(0) for _ in range(4)))

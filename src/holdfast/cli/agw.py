@@ -60,7 +60,7 @@ _DESCRIBE_SECONDS = 10
     type=click.Choice(["auto", "bwrap", "none"]),
     default="auto",
     show_default=True,
-    help="bwrap: tools run in bubblewrap; auto: where that works.",
+    help="bwrap: tools run in bubblewrap; auto: where that works; none: without a sandbox.",
 )
 @click.option(
     "--show",
