@@ -156,6 +156,7 @@ class Matrix:
             "agents": [helper.id],
             "runs": [*noun["runs"], run.id],
             "jobs": [*failed, *noun["jobs"]],
+            "executions": [*noun["executions"], *failed[1:]],
         }
         noun |= {"calls": [*noun["calls"], (await run.calls())[0].id], "sessions": [*noun["sessions"], session]}
         self.mine = replace(self.mine, by_noun=noun | {"gateway runs": [turn.id]})

@@ -7,6 +7,8 @@ import pkgutil
 import socket
 import sys
 from dataclasses import MISSING, fields
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,17 +16,20 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
+from holdfast.http.api.answers import without_fleet
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import Script, say
 from holdfast.reasons import FOR_TENANTS, OWN, Gate, Reason
-from holdfast.values.jobs import why_of
+from holdfast.values.jobs import ReasonRecord, Why, why_of
 from holdfast.workers.role import Role
 from tests.http.browsing import HTML
 from tests.http.client import Client
+from tests.http.matrix import BROKEN
 from tests.support.apps import MakeApp, eventually, in_state, working
 
 API = "/api/v1"
 SECRET = "worker-7f3a on db-host-12"
+EVE = Principal("eve", "operator", "acme")
 
 
 def kinds() -> list[type[Reason]]:
@@ -147,6 +152,32 @@ async def test_a_tenant_reads_no_file_and_no_line_of_the_program(hf: Holdfast) -
             assert ("it fell" in told or path == "/attempts", "test_reasons_for_tenants" in told) == (True, shown), path
         listed = (await client.get(f"{API}/jobs")).json["items"]
         assert ["trace" in each["error"] for each in listed] == [shown]
+
+
+async def test_a_tenant_reads_no_file_of_the_program_about_its_execution(hf: Holdfast, tmp_path: Path) -> None:
+    """Whether it is shown, cancelled or resumed, by programs and on its page."""
+
+    def fail(action: str, context: dict[str, Any]) -> Any:
+        raise ValueError("it fell")
+
+    (tmp_path / "broken.yml").write_text(BROKEN)
+    hf.machine(tmp_path / "broken.yml", hooks=fail)
+    ann, eve = Client(hf.web(who=lambda _: Principal("ann", "viewer"))), Client(hf.web(who=lambda _: EVE))
+    id = (await eve.post(f"{API}/executions", {"machine": "broken", "input": {}})).json["id"]
+    async with working(hf):
+        await in_state(hf, id, "failed")
+    assert "trace" in (await ann.get(f"{API}/executions/{id}")).json["error"]
+    for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/resume")):
+        answer = await eve.call(method, f"{API}/executions/{id}{path}")
+        assert answer.status < 300, answer.body
+        assert __file__ not in answer.body.decode(), path
+        assert path or answer.json["error"].keys() == {"type", "message"}, answer.json["error"]
+
+
+def test_what_is_left_for_a_tenant_keeps_its_type() -> None:
+    why = Why([ReasonRecord(Gate.LEASED, "a worker is running it")])
+    told = without_fleet({"why": why, "seen": frozenset({1}), "more": MappingProxyType({"error": {"trace": SECRET}})})
+    assert (str(told["why"]), told["seen"], told["more"]) == ("a worker is running it", {1}, {"error": {}})
 
 
 @pytest.mark.parametrize("bound", [{"tenant": "acme"}, {"metadata": {"user": "eve"}}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -19,7 +19,7 @@ from holdfast.http.api.seen import Seen, Sight
 from holdfast.machines.orders import LAYER
 from holdfast.redaction import REDACTED, Redactor
 from holdfast.values import Page, as_json
-from holdfast.values.jobs import AttemptRecord, JobRecord
+from holdfast.values.jobs import JobRecord
 
 # What a program or a model was given, and what it gave: a viewer sees it without its secrets.
 ARGUMENTS = frozenset(
@@ -150,35 +150,34 @@ def without_secrets(told: Any) -> Any:
     return told
 
 
-def without_fleet(value: Any) -> Any:  # noqa: PLR0911  one case for each kind of value
+def without_fleet(value: Any) -> Any:
     """A value as who sees no fleet may see it, still in its own types: no worker, no file or line of the program."""
     match value:
         case JobRecord():
-            return replace(value, worker=None, payload=_without_files(value), error=_without_trace(value.error))
-        case AttemptRecord():
-            return replace(value, worker=None, error=_without_trace(value.error))
+            value = replace(value, payload=_without_files(value))
         case CallRecord() if value.is_error:
-            return replace(value, output=_without_trace(value.output))
+            value = replace(value, output=_without_trace(value.output))
         case Page():
             return Page(map(without_fleet, value), next=value.next, looked=value.looked, total=value.total)
-        case list():
-            return [without_fleet(each) for each in value]
+        case Mapping():
+            return {
+                name: _without_trace(each) if name == "error" else without_fleet(each) for name, each in value.items()
+            }
         case tuple() if hasattr(value, "_replace"):
             return type(value)(*map(without_fleet, value))
-        case tuple():
-            return tuple(without_fleet(each) for each in value)
-        case dict():
-            return {name: without_fleet(each) for name, each in value.items()}
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            given = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-            return replace(value, **{name: without_fleet(each) for name, each in given.items()})
-        case _:
-            return value
+        case tuple() | list() | set() | frozenset():
+            return type(value)(map(without_fleet, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    given = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+    return replace(value, **{name: _FIELDS.get(name, without_fleet)(each) for name, each in given.items()})
 
 
 def _without_trace(error: Any) -> Any:
     """A failure without its traceback, which names files of the program and has lines of them."""
-    return {name: each for name, each in error.items() if name != "trace"} if isinstance(error, dict) else error
+    if isinstance(error, Mapping):
+        return without_fleet({name: each for name, each in error.items() if name != "trace"})
+    return without_fleet(error)
 
 
 def _without_files(job: JobRecord) -> Any:
@@ -187,6 +186,12 @@ def _without_files(job: JobRecord) -> Any:
         return job.payload
     order = {name: each for name, each in job.payload["order"].items() if name != "bundle"}
     return {**job.payload, "order": order}
+
+
+_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # of records, and what is left of them
+    "error": _without_trace,
+    "worker": lambda worker: None if worker else worker,
+}
 
 
 def success_of(endpoint: Endpoint) -> int:
