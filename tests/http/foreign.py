@@ -199,14 +199,12 @@ class World:
             assert made.status == 201, made.body
         about = "" if self.by == "metadata" else said  # an agent belongs to no session
         self.hf.tenant(who).allow(models=["scripted:x"])
-        described = {"name": f"{prefix}-agent", "model": "scripted:x", "description": about}
-        agent = await theirs.post(f"{API}/agents", described)
-        assert agent.status == 201, agent.body
+        agent = await self.part(who).agents.create(f"{prefix}-agent", model="scripted:x", description=about)
         execution, budget = await self._fill_tenant(theirs, who, said, prefix)
         by_noun = {
             "runs": [run.id],
             "sessions": [session, f"{prefix}-chat"],
-            "agents": [agent.json["id"], f"{prefix}-agent"],
+            "agents": [agent.id, f"{prefix}-agent"],
             "jobs": [run.id, execution],
             "inquiries": [inquiry.id, call.id, run.id],
             "calls": [call.id],
@@ -235,7 +233,7 @@ class World:
             **{name: [run.id] for name in ("run", "root", "a", "b")},
             "id": [run.id, execution],
             "q": [run.id, session, f"{prefix}-chat", f"{prefix}-agent"],
-            "agent": [agent.json["id"]],
+            "agent": [agent.id],
             "tenant": [who],
             "plan": [f"{prefix}-plan"],
             "message": [message],

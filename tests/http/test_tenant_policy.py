@@ -98,6 +98,22 @@ async def test_who_belongs_to_no_tenant_may_name_everything(program: Program) ->
     assert again.status == 201, "an agent of no tenant names it now: every tenant may use it"
 
 
+async def test_who_has_pinned_metadata_changes_no_agent_that_all_tenants_may_use(program: Program) -> None:
+    """Agents belong to no session: such an admin is not the one of the whole fleet."""
+    bob = Client(program.hf.web(who=lambda _: Principal("bob", "admin"), metadata={"user": "bob"}))
+    everything = agent("ours", OWN, tools=["internal_sql"])
+    kept = await program.hf.agents.create("kept", model="scripted:shared")
+    answers = [
+        await bob.post(f"{API}/agents", everything),
+        await bob.call("PATCH", f"{API}/agents/{kept.id}", {"fields": {"tools": ["internal_sql"]}}),
+        await bob.call("DELETE", f"{API}/agents/{kept.id}"),
+    ]
+    assert [each.status for each in answers] == [404, 404, 404]
+    assert (await bob.get(f"{API}/agents/{kept.id}")).json["version"] == kept.version
+    refused = await program.client().post(f"{API}/agents", everything)
+    assert (refused.status, "tool 'internal_sql'" in refused.json["detail"]) == (422, True)
+
+
 async def test_code_is_held_to_the_same_policy_and_may_allow_more(program: Program) -> None:
     acme = program.hf.tenant("acme")
     with pytest.raises(UsageError, match="tenant acme may not use tool 'internal_sql'"):

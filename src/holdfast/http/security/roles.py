@@ -22,6 +22,7 @@ _SEE = Rule("viewer")
 _ACT = Rule("operator")
 _SEE_ALL = Rule("viewer", sessions=False)
 _ACT_ALL = Rule("operator", sessions=False)
+_WRITE_ALL = Rule("admin", sessions=False)
 _FLEET = Rule("viewer", fleet=True)
 _RUN_FLEET = Rule("operator", fleet=True)
 _ADMIN = Rule("admin", fleet=True)
@@ -70,10 +71,10 @@ TABLE: dict[str, Rule] = {
     "POST /sessions/{id}/fork": _ACT,
     "POST /sessions/{id}/preserve": _ACT,
     "GET /agents": _SEE,
-    "POST /agents": Rule("admin"),
+    "POST /agents": _WRITE_ALL,
     "GET /agents/{id}": _SEE,
-    "PATCH /agents/{id}": Rule("admin"),
-    "DELETE /agents/{id}": Rule("admin"),
+    "PATCH /agents/{id}": _WRITE_ALL,
+    "DELETE /agents/{id}": _WRITE_ALL,
     "GET /agents/{id}/versions": _SEE,
     "GET /jobs": _SEE_ALL,
     "POST /jobs/retry": _ACT_ALL,
