@@ -10,11 +10,14 @@ from holdfast import Holdfast
 from holdfast.access.principals import Principal, Role
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.runs.create import AgentName, Named, put_agent
+from holdfast.agents.tenant_policy import NOTHING, TenantPolicy
 from holdfast.app import core_of
+from holdfast.clock import Ports
 from holdfast.errors import RunFailed, UsageError
 from holdfast.models.script import Script, call, say
 from tests.http.client import Client
 from tests.support.apps import MakeApp, working
+from tests.support.stores import ManualClock
 
 API = "/api/v1"
 OWN = "scripted:own"
@@ -166,6 +169,36 @@ async def test_a_shared_agent_is_played_for_every_tenant(program: Program) -> No
     async with working(program.hf):
         started = await program.client(role="operator").post(f"{API}/runs", {"agent": "stored", "prompt": "x"})
         assert await program.hf.runs[started.json["id"]].text() == "done"
+
+
+async def test_what_shared_agents_name_is_read_once_in_a_while(hf: Holdfast) -> None:
+    """Not before each turn, and a definition once; but nothing is refused by what was read a while ago."""
+    clock, core = ManualClock(), core_of(hf)
+    read: list[int] = []
+
+    async def transact(operation: Any, known: Any) -> Any:
+        found = await core.runtime().transact(operation, known)
+        read.append(len(set(found) - set(known)))
+        return found
+
+    policy = TenantPolicy(lambda: core.settings, tuple, lambda: Ports(clock=clock))
+    asked = NOTHING._replace(models=frozenset({OWN}))
+    for name in ("one", "two"):
+        await hf.agents.create(name, model=OWN)
+    for _ in range(3):
+        assert await policy.refusal("acme", asked, transact) is None
+    assert read == [2]
+    new = NOTHING._replace(models=frozenset({"scripted:new"}))
+    assert "may not use model 'scripted:new'" in str(await policy.refusal("acme", new, transact))
+    await hf.agents.create("three", model="scripted:new")
+    assert await policy.refusal("acme", new, transact) is None
+    assert read == [2, 0, 1]
+    for id in [each.id for each in await hf.agents.list()]:
+        await hf.agents.delete(id)
+    assert await policy.refusal("acme", asked, transact) is None
+    clock.us += 10_000_000
+    assert "may not use model" in str(await policy.refusal("acme", asked, transact))
+    assert read == [2, 0, 1, 0]
 
 
 async def test_an_operator_of_a_tenant_names_no_other_model(program: Program) -> None:

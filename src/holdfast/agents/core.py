@@ -26,7 +26,7 @@ from holdfast.agents.runs.output import Output
 from holdfast.agents.runs.why import why
 from holdfast.agents.slots import BATCHED
 from holdfast.agents.system_jobs import BATCH, system_definition
-from holdfast.agents.tenant_policy import TenantPolicy, Uses, shared_definitions
+from holdfast.agents.tenant_policy import TenantPolicy, Uses
 from holdfast.agents.toolbox import Preparing, Toolbox
 from holdfast.clock import Ports
 from holdfast.core import Core
@@ -52,7 +52,9 @@ class AgentsCore(Core):
         self.declared: dict[AgentName, tuple[Any, object]] = {}  # each with what it was declared by
         self.outputs: dict[str, Output[Any]] = {}  # of those whose answers have a type
         self.policy = TenantPolicy(
-            lambda: self.settings, lambda: ((name.tenant, made.spec) for name, (made, _) in self.declared.items())
+            lambda: self.settings,
+            lambda: ((name.tenant, made.spec) for name, (made, _) in self.declared.items()),
+            lambda: self.ports,
         )
         self.loop = RunLoop(
             self.book,
@@ -127,7 +129,7 @@ class AgentsCore(Core):
 
     async def check_allowed(self, tenant: str | None, asked: Uses) -> None:
         """`UsageError` when a tenant names a tool or a model that it may not use."""
-        await self.policy.check(tenant, asked, lambda: self.runtime().transact(shared_definitions))
+        await self.policy.check(tenant, asked, self.runtime().transact)
 
     async def reasons(self, id: str, *, worker: str | None = None) -> list[Reason]:
         """As of every core, and it knows more of a job that is a run."""

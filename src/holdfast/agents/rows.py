@@ -28,6 +28,13 @@ class CurrentAgent(NamedTuple):
     digest: str
 
 
+class SharedVersion(NamedTuple):
+    """An agent that belongs to no tenant, and the version that new runs use."""
+
+    agent: str
+    version: int
+
+
 class VersionRow(NamedTuple):
     agent: str
     version: int

@@ -58,6 +58,7 @@ from holdfast.agents.rows import (
     RunEnd,
     RunRow,
     SessionRow,
+    SharedVersion,
     Speaking,
     TopicRow,
     TurnAttempt,
@@ -91,6 +92,7 @@ class AgentsSql(Statements, package=_PACKAGE, file="agents.sql", types={"metadat
     find_version: One[VersionRow]
     list_versions: Many[VersionRow]
     current_definitions: Many[VersionRow]
+    shared_versions: Many[SharedVersion]
     shared_definitions: Many[VersionRow]
     callers_of: Many[AgentRow]
     delete_versions: Exec

@@ -8,26 +8,27 @@ It is asked where an agent is stored, and again before each turn of its runs: an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import lru_cache, reduce
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import reduce
+from typing import Any, NamedTuple
 
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.statements import AgentsSql
+from holdfast.clock import Ports
 from holdfast.errors import NotUnderstood, UsageError
 from holdfast.kernel.database import Transaction, reading
 from holdfast.settings import Settings
 from holdfast.validation import listed
 
 MOST_SHARED = 1_000  # agents of no tenant, the newest, whose tools and models every tenant may use
+_REMEMBERED = 5.0  # seconds for which a process trusts what it has read of them
 
 _AS_TOOLS = frozenset(  # options of a request with which a model is given more than the tools of its agent
     {"tools", "functions", "mcp_servers", "container", "plugins", "web_search_options", "extra_body"}
 )
 
-Shared = Callable[[], Awaitable[Sequence[str]]]
-_parse = lru_cache(maxsize=1_000)(AgentSpec.parse)
+Transact = Callable[..., Awaitable[Any]]
+Place = tuple[str, int]
 
 
 class Uses(NamedTuple):
@@ -38,6 +39,16 @@ class Uses(NamedTuple):
 
     def joined(self, other: Uses) -> Uses:
         return Uses(self.tools | other.tools, self.models | other.models)
+
+    def without(self, other: Uses) -> Uses:
+        return Uses(self.tools - other.tools, self.models - other.models)
+
+
+class Rules(NamedTuple):
+    """The names that one tenant is allowed, by kind as in `Uses`; None: those of the agents that all may use."""
+
+    tools: tuple[str, ...] | None
+    models: tuple[str, ...] | None
 
 
 NOTHING = Uses(frozenset(), frozenset())
@@ -59,23 +70,48 @@ def models_in(given: object) -> set[str]:
     return {str(each) for each in found if each}
 
 
+class SharedUses(NamedTuple):
+    """What the stored agents of no tenant name: each of their versions, and all of them; and when that was read."""
+
+    each: Mapping[Place, Uses]
+    all: Uses
+    at: float
+
+
 @reading
-async def shared_definitions(tx: Transaction) -> Sequence[str]:
-    """The agents that belong to no tenant, as they are now."""
-    return [row.definition for row in await tx.many(AgentsSql.shared_definitions, limit=MOST_SHARED)]
+async def shared_uses(tx: Transaction, known: Mapping[Place, Uses]) -> dict[Place, Uses]:
+    """What each of the agents that belong to no tenant names now. Versions never change: `known` ones are not read."""
+    places = [(row.agent, row.version) for row in await tx.many(AgentsSql.shared_versions, limit=MOST_SHARED)]
+    found = {place: known[place] for place in places if place in known}
+    if absent := [agent for agent, version in places if (agent, version) not in known]:
+        rows = await tx.many(AgentsSql.shared_definitions, agents=absent)
+        found |= {(row.agent, row.version): _uses_in(row.definition) for row in rows}
+    return found
+
+
+def _uses_in(definition: str) -> Uses:
+    try:
+        return named_by(AgentSpec.parse(definition))
+    except NotUnderstood:  # a newer release wrote it: what it names is not known here
+        return NOTHING
 
 
 class TenantPolicy:
     """The policy of one app for all tenants."""
 
     def __init__(
-        self, settings: Callable[[], Settings], declared: Callable[[], Iterable[tuple[str, AgentSpec]]]
+        self,
+        settings: Callable[[], Settings],
+        declared: Callable[[], Iterable[tuple[str, AgentSpec]]],
+        ports: Callable[[], Ports],
     ) -> None:
         """`declared`: the agents of this program, each with its tenant."""
         self._settings = settings
         self._declared = declared
+        self._ports = ports
         self._tools: dict[str, tuple[str, ...]] = {}
         self._models: dict[str, tuple[str, ...]] = {}
+        self._stored: SharedUses | None = None
 
     def allow(self, tenant: str, tools: Iterable[str] | None, models: Iterable[str] | None) -> None:
         """Let agents of a tenant name these; None leaves what was said before."""
@@ -83,35 +119,68 @@ class TenantPolicy:
             if given is not None:
                 kept[tenant] = listed(given, f"{what} of tenant {tenant}", str, "names, as in ['a', 'b']")
 
-    async def refusal(self, tenant: str, asked: Uses, shared: Shared) -> str | None:
+    async def refusal(self, tenant: str, asked: Uses, transact: Transact) -> str | None:
         """Why a tenant may not name all of these, as a sentence, or None.
 
-        `shared` reads the agents of no tenant. It is called only if what is missing may be there.
+        The stored agents of no tenant are read only if what is missing may be there. Who is allowed something by what
+        was read a moment ago is not refused for it: nothing is refused before they are read again.
         """
-        own = _all_of(spec for whose, spec in self._declared() if whose == tenant)
-        common: Uses | None = None
-        for what, said, setting in (
-            ("tools", self._tools.get(tenant), self._settings().tenant_tools),
-            ("models", self._models.get(tenant), self._settings().tenant_models),
-        ):
-            allowed = said if said is not None else _names(setting)
-            left = {name for name in getattr(asked, what) - getattr(own, what) if not _matches(name, allowed or ())}
-            if left and allowed is None:
-                if common is None:
-                    common = _all_of([spec for whose, spec in self._declared() if not whose])
-                    common = common.joined(_all_of(_readable(await shared())))
-                left -= getattr(common, what)
-            if left:
+        rules = self._rules(tenant)
+        left = self._undeclared(tenant, asked, rules)
+        before = self._stored
+        if before is not None and self._ports().clock.monotonic() - before.at < _REMEMBERED:
+            left = _lent(left, before.all, rules)
+        if _may_be_lent(left, rules):
+            left = _lent(left, (await self._read(transact)).all, rules)
+        for what, names in left._asdict().items():
+            if names:
                 return (
-                    f"tenant {tenant} may not use {what[:-1]} {min(left)!r}: no agent that every tenant may use "
+                    f"tenant {tenant} may not use {what[:-1]} {min(names)!r}: no agent that every tenant may use "
                     f"names it, and neither the setting tenant_{what} nor hf.tenant(…).allow allows it."
                 )
         return None
 
-    async def check(self, tenant: str | None, asked: Uses, shared: Shared) -> None:
+    async def check(self, tenant: str | None, asked: Uses, transact: Transact) -> None:
         """`UsageError` when a tenant may not name all of these. Without a tenant everything may be named."""
-        if tenant and (why := await self.refusal(tenant, asked, shared)) is not None:
+        if tenant and (why := await self.refusal(tenant, asked, transact)) is not None:
             raise UsageError(why)
+
+    def _rules(self, tenant: str) -> Rules:
+        settings = self._settings()
+        tools, models = self._tools.get(tenant), self._models.get(tenant)
+        return Rules(
+            _names(settings.tenant_tools) if tools is None else tools,
+            _names(settings.tenant_models) if models is None else models,
+        )
+
+    def _undeclared(self, tenant: str, asked: Uses, rules: Rules) -> Uses:
+        """What of these neither the rules nor the agents of this program let the tenant name."""
+        declared = list(self._declared())
+        left = asked.without(_all_of(spec for whose, spec in declared if whose == tenant))
+        left = Uses(
+            *(
+                frozenset(name for name in each if not _matches(name, rule or ()))
+                for each, rule in zip(left, rules, strict=True)
+            )
+        )
+        return _lent(left, _all_of(spec for whose, spec in declared if not whose), rules)
+
+    async def _read(self, transact: Transact) -> SharedUses:
+        known = {} if self._stored is None else self._stored.each
+        each: dict[Place, Uses] = await transact(shared_uses, known)
+        self._stored = SharedUses(each, _joined(each.values()), self._ports().clock.monotonic())
+        return self._stored
+
+
+def _may_be_lent(left: Uses, rules: Rules) -> bool:
+    return any(names and rule is None for names, rule in zip(left, rules, strict=True))
+
+
+def _lent(left: Uses, shared: Uses, rules: Rules) -> Uses:
+    """What is left when a tenant may use what shared agents name, where no rule says what else it may."""
+    return left.without(
+        Uses(*(names if rule is None else frozenset() for names, rule in zip(shared, rules, strict=True)))
+    )
 
 
 def _names(setting: str) -> tuple[str, ...] | None:
@@ -124,10 +193,8 @@ def _matches(name: str, allowed: Collection[str]) -> bool:
 
 
 def _all_of(specs: Iterable[AgentSpec]) -> Uses:
-    return reduce(lambda found, spec: found.joined(named_by(spec)), specs, NOTHING)
+    return _joined(map(named_by, specs))
 
 
-def _readable(definitions: Iterable[str]) -> Iterator[AgentSpec]:
-    for each in definitions:
-        with suppress(NotUnderstood):  # a newer release wrote it: what it names is not known here
-            yield _parse(each)
+def _joined(uses: Iterable[Uses]) -> Uses:
+    return reduce(Uses.joined, uses, NOTHING)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal
 
 from holdfast.agents import fallback, lanes
@@ -47,7 +47,7 @@ from holdfast.agents.runs.playable import check_played_here
 from holdfast.agents.runs.refused_results import fail_and_mend, may_be_mended
 from holdfast.agents.runs.request import BuiltRequest, CallBounds, ask
 from holdfast.agents.runs.turns import Committed, Intent, Loaded, Play, interrupted
-from holdfast.agents.tenant_policy import TenantPolicy, named_by, shared_definitions
+from holdfast.agents.tenant_policy import TenantPolicy, named_by
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import NotUnderstood, Unavailable, UsageError
@@ -102,7 +102,7 @@ class RunLoop:
         self.notify = notify
         self.reading = reading
         self.has_tool = has_tool
-        self.policy = policy or TenantPolicy(settings, tuple)
+        self.policy = policy or TenantPolicy(settings, tuple, ports)
         self.compactor = Compactor(models, settings, ports)
         self._here = here
         self._journals: weakref.WeakKeyDictionary[object, Journals] = weakref.WeakKeyDictionary()
@@ -203,8 +203,7 @@ class _Turn:
         """Why the agent of this run may not be played: its tenant wrote it, and may not use what it names."""
         if not self._run.owner:
             return None
-        shared = partial(self._database.transact, shared_definitions)
-        return await self._loop.policy.refusal(self._run.owner, named_by(self._spec), shared)
+        return await self._loop.policy.refusal(self._run.owner, named_by(self._spec), self._database.transact)
 
     async def _held_back(self) -> Outcome | Free | None:
         """What keeps the run from asking its model now."""

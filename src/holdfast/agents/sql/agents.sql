@@ -71,11 +71,16 @@ select :columns(v)
 from holdfast.agent a join holdfast.agent_version v on v.agent = a.id and v.version = a.version
 where a.name = any(cast(:names as text[]));
 
+-- name: shared_versions :many
+-- What tenants may use: agents that belong to none of them. The newest, because there may be many. Who asks often has
+-- read most of their definitions before.
+select id as agent, version from holdfast.agent
+where tenant = '' order by updated_at desc, id limit :limit;
+
 -- name: shared_definitions :many
--- What tenants may use: agents that belong to none of them. The newest, because there may be many.
 select :columns(v)
 from holdfast.agent a join holdfast.agent_version v on v.agent = a.id and v.version = a.version
-where a.tenant = '' order by a.updated_at desc, a.id limit :limit;
+where a.id = any(cast(:agents as text[])) and a.tenant = '';
 
 -- name: callers_of :many
 -- Agents with a version that names this agent as one they may call.
