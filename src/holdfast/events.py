@@ -121,10 +121,15 @@ class InputDelta(Event):
 
 @dataclass(kw_only=True)
 class ModelChanged(Event):
-    """The run switched to another model, after a final failure or a refusal; its next turn asks that one."""
+    """The run switched to another model, after a final failure or a refusal; its next turn asks that one.
+
+    `cause` is "refused", "lane" if a closed lane was not waited for, or the kind of the `ModelFailure`; `reason` says
+    it in words, which name lanes and what the provider said.
+    """
 
     from_model: str = ""
     to_model: str = ""
+    cause: str = ""
     reason: str = ""
 
 

@@ -97,6 +97,8 @@ class StoreTrouble(Snooze):
     Holdfast makes it of what a handler raises. Only a job that may start once is not run again for it.
     """
 
+    error_type = "store_trouble"
+
     def __init__(self, reason: str, trace: str = "") -> None:
         super().__init__("1s", reason)
         self.trace = trace

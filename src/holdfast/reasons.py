@@ -60,6 +60,19 @@ FOR_TENANTS = {
 }
 """What a tenant reads about every other gate."""
 
+_ACCOUNT = "the provider refuses calls of the account that is used here"
+_FAILURES_FOR_TENANTS = {
+    **dict.fromkeys(("auth", "permission", "rate_limit", "spend_limit"), _ACCOUNT),
+    **dict.fromkeys(("authentication_error", "permission_error", "rate_limit_error", "billing_error"), _ACCOUNT),
+    "connect": "the provider cannot be reached",
+    Gate.LANE: FOR_TENANTS[Gate.LANE],
+}
+_ERRORS_FOR_TENANTS = {
+    "over_budget": FOR_TENANTS[Gate.BUDGET],
+    "provider_wait": "the provider failed, or refuses calls of the account that is used here",
+    "store_trouble": "the database did not answer",
+}
+
 _FOR_NOBODY = "something that belongs to no tenant holds it back"
 
 
@@ -80,6 +93,19 @@ class Reason(ABC):
     def sentence_for_tenant(self) -> str:
         """For who sees one tenant: it names no worker, host, process or other tenant."""
         return self.sentence if self.gate in OWN else FOR_TENANTS.get(self.gate, _FOR_NOBODY)
+
+
+def failure_for_tenant(kind: str, words: str) -> str:
+    """What a tenant reads of a call of a model that failed, or was not made: words about the account are not its own.
+
+    `kind` is that of the failure, as the provider or Holdfast names it, or the gate that held the call back.
+    """
+    return _FAILURES_FOR_TENANTS.get(kind, words)
+
+
+def error_for_tenant(type: str | None, words: str) -> str:
+    """What a tenant reads of an error of a job: what its handler said, unless Holdfast itself says it of the fleet."""
+    return _ERRORS_FOR_TENANTS.get(type or "", words)
 
 
 def time_text(us: int | None, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:

@@ -6,7 +6,9 @@ import importlib
 import pkgutil
 import socket
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import MISSING, fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,9 +18,13 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
+from holdfast.agents.api.waits import HeldInterval, waits
+from holdfast.agents.lanes import close_lane, lane_of
+from holdfast.app import core_of
 from holdfast.http.api.answers import without_fleet
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import Script, say
+from holdfast.models.simulator import simulator
 from holdfast.reasons import FOR_TENANTS, OWN, Gate, Reason
 from holdfast.values.jobs import ReasonRecord, Why, why_of
 from holdfast.workers.role import Role
@@ -29,6 +35,8 @@ from tests.support.apps import MakeApp, eventually, in_state, working
 
 API = "/api/v1"
 SECRET = "worker-7f3a on db-host-12"
+ACCOUNT = "organization org_OF_ACME is disabled"
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 EVE = Principal("eve", "operator", "acme")
 
 
@@ -172,6 +180,57 @@ async def test_a_tenant_reads_no_file_of_the_program_about_its_execution(hf: Hol
         assert answer.status < 300, answer.body
         assert __file__ not in answer.body.decode(), path
         assert path or answer.json["error"].keys() == {"type", "message"}, answer.json["error"]
+
+
+async def test_a_tenant_reads_no_lane_and_no_account_of_a_provider(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of models that a run gave up or asked again, nor of one behind whose lane it waits: in no answer, on no
+    page, in no stream."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
+    closed, refusing, slow = "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"
+    rules = [
+        {"match": {"model": refusing}, "do": {"status": 401, "message": ACCOUNT}},
+        {"match": {"model": slow, "nth": 1}, "do": {"status": 429, "message": ACCOUNT}},
+    ]
+    async with simulator(script=Script(say("done"), say("done")), rules=rules) as provider:
+        hf = make_app(embedded=False, provider_url=provider.url)
+        lane = lane_of(core_of(hf).book.credential(closed), closed)
+        await core_of(hf).runtime().transact(close_lane, lane, None, person=True, reason=ACCOUNT)
+        ended = await hf.agent("a", model=closed, fallbacks=[refusing, slow]).enqueue("Go", tenant="acme")
+        waiting = await hf.agent("b", model=closed).enqueue("Go", tenant="acme")
+        async with working(hf):
+            assert await ended.text() == "done"
+            await in_state(hf, waiting.id, "waiting")
+    ann, eve = (
+        Client(hf.web(who=who), headers=HTML) for who in (lambda _: Principal("ann", "operator"), lambda _: EVE)
+    )
+    whole, told = [{path: text async for path, text in read_all(each, [ended.id, waiting.id])} for each in (ann, eve)]
+    for path, text in told.items():
+        assert "org_OF" not in text, path
+        assert lane not in text, path
+    run, job = f"{API}/runs/{ended.id}", f"{API}/jobs/{ended.id}"
+    for path in (f"{run}/events", f"{run}/stream", f"{run}/waterfall", f"{job}/attempts", f"/runs/{ended.id}"):
+        assert "org_OF" in whole[path], path
+    assert lane in whole[f"{API}/jobs/{waiting.id}"]
+    assert FOR_TENANTS[Gate.LANE] in told[f"{run}/stream"]
+
+
+async def read_all(client: Client, ids: list[str]) -> AsyncIterator[tuple[str, str]]:
+    """All that is said of some runs, by path."""
+    below = {"runs": ("", "/turns", "/events", "/waterfall", "/why"), "jobs": ("", "/attempts", "/why")}
+    paths = [f"{API}/{noun}/{id}{path}" for id in ids for noun in below for path in below[noun]]
+    paths += [f"/{noun}/{id}" for id in ids for noun in below] + [f"/runs/{ids[0]}/events"]
+    for path in [*paths, f"{API}/runs/{ids[0]}/stream"]:  # the first has ended, and so does its stream
+        answer = await client.get(path)
+        assert answer.status == 200, (path, answer.body[-300:])
+        yield path, answer.body.decode()
+
+
+def test_a_tenant_reads_of_a_lost_worker_without_its_name() -> None:
+    lost = HeldInterval(worker="", outcome="lost", error_type=None, message="", started_at=BEGIN, ended_at=BEGIN)
+    (wait,) = waits(BEGIN, BEGIN + timedelta(seconds=5), BEGIN, [lost])
+    assert wait.reason == "its worker was lost, and no other had taken it yet"
 
 
 def test_what_is_left_for_a_tenant_keeps_its_type() -> None:

@@ -159,7 +159,7 @@ async def fail_or_change(
     given_up = final(tried) or (left_us is not None and left_us <= wait_us)
     if given_up:
         await tx.run(FallbacksSql.renew_turn, run=play.run.id, number=play.number)
-        await _change(tx, play, change, str(error["message"]))
+        await _change(tx, play, change, str(error["kind"]), str(error["message"]))
     return Tried(tried, given_up, left_us)
 
 
@@ -168,20 +168,20 @@ async def commit_refused(tx: Transaction, play: Play, answer: Answer, change: Mo
     committed = await turns.commit(tx, play, answer, Decision())
     if committed == "next":
         await tx.run(FallbacksSql.retire_answer, id=derived_id(play.run.id, "answer", play.number))
-        await _change(tx, play, change, "refused")
+        await _change(tx, play, change, "refused", "refused")
     return committed
 
 
-async def pass_closed_lane(tx: Transaction, play: Play, change: ModelChange, reason: str) -> None:
+async def pass_closed_lane(tx: Transaction, play: Play, change: ModelChange, reason: Reason) -> None:
     """Give a model up before it is asked: its lane is closed for too long."""
     await leases.hold(tx, play.lease)
-    await _change(tx, play, change, reason)
+    await _change(tx, play, change, reason.gate, reason.sentence)
 
 
-async def _change(tx: Transaction, play: Play, change: ModelChange, reason: str) -> None:
+async def _change(tx: Transaction, play: Play, change: ModelChange, cause: str, reason: str) -> None:
     if await tx.one(FallbacksSql.give_up, run=play.run.id, given_up=change.given_up) is None:
         return  # an earlier call did it, and its answer was lost
     changes = Changes(play.prefix)
-    data = {"from_model": change.from_model, "to_model": change.to_model, "reason": codec.clip(reason, 2_000)}
-    changes.tell(play.run.id, "model_changed", data)
+    data = {"from_model": change.from_model, "to_model": change.to_model, "cause": cause}
+    changes.tell(play.run.id, "model_changed", {**data, "reason": codec.clip(reason, 2_000)})
     await changes.write(tx)

@@ -25,7 +25,7 @@ from holdfast.kernel.rows import Lease
 from holdfast.kernel.waiting import list_channels, lock_channel, own_channel, park, wake_some
 from holdfast.kernel.why import AwaitsSignal
 from holdfast.models import Answered, ModelFailure
-from holdfast.outcomes import Cancel, Outcome, Settled
+from holdfast.outcomes import Cancel, Outcome, Settled, Snooze
 from holdfast.reasons import Gate, Reason, time_text
 from holdfast.settings import Settings
 from holdfast.workers.layer import Chore
@@ -39,6 +39,12 @@ _LONGEST_WAIT = 300.0  # seconds, whatever clock the provider has
 _CHANNEL = own_channel("lane ")
 
 Awaited = Literal["waiting", "open", "cancelled"]
+
+
+class ProviderWait(Snooze):
+    """The run asks its provider again later. Its attempt is stored under this type: the words are about the account."""
+
+    error_type = "provider_wait"
 
 
 def lane_of(credential: str, model: str) -> str:

@@ -28,10 +28,14 @@ def own_channel(name: str) -> str:
     return f"{_OWN}{name}"
 
 
+def is_own_channel(channel: str) -> bool:
+    return channel.startswith(_OWN)
+
+
 def check_channel(channel: str) -> str:
     """A channel that a program names."""
     check_text(channel, what="a channel")
-    if channel.startswith(_OWN):
+    if is_own_channel(channel):
         raise UsageError(f"channel {channel!r} is reserved for Holdfast: your program cannot signal or wait there.")
     return channel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry.trace import Span, StatusCode
 
-from holdfast.outcomes import Cancel, Discard, Fail, TryAgain
+from holdfast.outcomes import Cancel, Discard, Fail, Snooze, TryAgain
 
 
 class AttemptSpan:
@@ -38,10 +38,16 @@ class AttemptSpan:
 
 
 def _word_for(outcome: object | None) -> str:
-    """The outcome as dashboards know it: a `TryAgain` is still a "retry" there."""
-    if outcome is None:
-        return "lost"
-    return "retry" if isinstance(outcome, TryAgain) else type(outcome).__name__.lower()
+    """The outcome as dashboards know it: a `TryAgain` is still a "retry" there, and every `Snooze` a "snooze"."""
+    match outcome:
+        case None:
+            return "lost"
+        case TryAgain():
+            return "retry"
+        case Snooze():
+            return "snooze"
+        case _:
+            return type(outcome).__name__.lower()
 
 
 def _exception(message: object) -> str:

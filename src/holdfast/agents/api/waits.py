@@ -93,7 +93,8 @@ def _after(begin: datetime, held: Sequence[HeldInterval]) -> tuple[Cause, str]:
     last = max(before, key=lambda each: each.ended_at or begin, default=None)
     match None if last is None else last.outcome:
         case "lost":
-            return "queue", f"worker {last.worker if last else ''} was lost, and no other had taken it yet"
+            worker = f"worker {last.worker}" if last is not None and last.worker else "its worker"
+            return "queue", f"{worker} was lost, and no other had taken it yet"
         case "snoozed":
             over = last is not None and last.error_type == BudgetWait.error_type
             return ("budget" if over else "lane"), (last.message if last else "") or "it was put off"

@@ -19,7 +19,7 @@ from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, tu
 from holdfast.errors import NotFound
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.queries import now
-from holdfast.reasons import Gate, Reason
+from holdfast.reasons import Gate, Reason, error_for_tenant
 from holdfast.values.rows import value_of
 from holdfast.values.times import moment
 
@@ -73,8 +73,12 @@ class History:
 
     def without_workers(self) -> History:
         """The same for those who do not see the fleet."""
-        held = {id: [replace(each, worker="") for each in parts] for id, parts in self.held.items()}
+        held = {id: [_for_tenant(each) for each in parts] for id, parts in self.held.items()}
         return replace(self, held=held, shows_workers=False)
+
+
+def _for_tenant(held: HeldInterval) -> HeldInterval:
+    return replace(held, worker="", message=error_for_tenant(held.error_type, held.message))
 
 
 @reading

@@ -18,6 +18,7 @@ from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.measure import Size, Teller
 from holdfast.agents.compaction.statements import CompactionsSql
 from holdfast.agents.definition import AgentSpec
+from holdfast.agents.lanes import ProviderWait
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.runs.history import server_tool_is_open
 from holdfast.agents.system_jobs import system_definition, system_job
@@ -252,7 +253,7 @@ def _without(
     tried = 1 + (before.attempts if before is not None and before.run == call.run.id else 0)
     if isinstance(failure, ModelFailure) and failure.transient and tried < call.spec.attempts:
         pause = failure.retry_after or min(_LONGEST_PAUSE, 0.5 * 2**tried)
-        return Snooze(f"{round(pause * 1e6)}us", f"the summariser failed: {failure}")
+        return ProviderWait(f"{round(pause * 1e6)}us", f"the summariser failed: {failure}")
     return at_worst
 
 

@@ -269,7 +269,7 @@ class _Turn:
             most = None if change is None else fallback.wait_left(lane, self._spec, since)
             waiting = self._database.transact(lanes.wait_for_lane, self._lease, lane.name, **self._patience(most))
             return lanes.after(await waiting)
-        await self._database.transact(fallback.pass_closed_lane, self._play, change, lanes.explain(lane).sentence)
+        await self._database.transact(fallback.pass_closed_lane, self._play, change, lanes.explain(lane))
         return None
 
     def _patience(self, most_us: int | None = None) -> dict[str, Any]:
@@ -502,7 +502,7 @@ class _Turn:
         if failure.closes_lane is not None:
             await self._database.transact(lanes.close_for, lane, failure)
         if given_up:
-            return Snooze("0us", f"model {self._model} is no longer used: {failure}")
+            return lanes.ProviderWait("0us", f"model {self._model} is no longer used: {failure}")
         if final(tried):
             kind = "context_window" if failure.kind == "context_window" else PROVIDER_ERROR
             return Fail(f"the model could not be called: {failure}", kind)
@@ -511,4 +511,4 @@ class _Turn:
         delay = delay if left_us is None else min(delay, left_us)
         said = "run %s: the provider failed, and is asked again in %.1f s (turn %d): %s"
         log.warning(said, self._run.id, delay / 1e6, self._number, shown(failure), extra={"run": self._run.id})
-        return Snooze(f"{delay}us", f"the provider failed: {failure}")
+        return lanes.ProviderWait(f"{delay}us", f"the provider failed: {failure}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast import events as told
 from holdfast.events import Event
 from holdfast.facades.universal_agent.gateway_values import AgentEvent, Data, EventType
+from holdfast.reasons import failure_for_tenant
 from holdfast.results import Result
 
 
@@ -80,6 +81,7 @@ def _status(event: Event) -> AgentEvent | None:
         case told.TurnRestarted():
             return AgentEvent(EventType.STATUS, {"status": "restarted", "turn": event.turn})
         case told.TurnFailed():
-            return AgentEvent(EventType.STATUS, {"status": "retrying", "turn": event.turn, "reason": event.message})
+            reason = failure_for_tenant(event.kind, event.message)  # who reads this is a user of the program
+            return AgentEvent(EventType.STATUS, {"status": "retrying", "turn": event.turn, "reason": reason})
         case _:
             return None

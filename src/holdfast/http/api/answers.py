@@ -16,7 +16,9 @@ from holdfast.http.api import sizes
 from holdfast.http.api.paging import PageOf, Paging
 from holdfast.http.api.routes import API, Endpoint, Handler
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.kernel.waiting import is_own_channel
 from holdfast.machines.orders import LAYER
+from holdfast.reasons import error_for_tenant, failure_for_tenant
 from holdfast.redaction import REDACTED, Redactor
 from holdfast.values import Page, as_json
 from holdfast.values.jobs import JobRecord
@@ -30,6 +32,7 @@ ARGUMENTS = frozenset(
     )
 )
 _WRITTEN = "input_delta"  # a piece of arguments: what is secret in it may begin in the piece before
+OF_THE_FLEET = ("model_changed", "turn_failed")  # events with words that are not for tenants
 CUT = "holdfast-cut"  # the header of an answer that is not whole
 
 
@@ -180,6 +183,27 @@ def _without_trace(error: Any) -> Any:
     return without_fleet(error)
 
 
+def _error(error: Any) -> Any:
+    """The failure of a job, an attempt or a turn: its lane is not told, and words about the fleet are others."""
+    if not isinstance(error, Mapping):
+        return without_fleet(error)
+    left = {name: each for name, each in error.items() if name != "lane"}
+    if isinstance(words := left.get("message"), str):
+        left["message"] = error_for_tenant(left.get("type"), failure_for_tenant(left.get("kind", ""), words))
+    return _without_trace(left)
+
+
+def event_without_fleet(event: dict[str, Any]) -> dict[str, Any]:
+    """An event of a run as who sees no fleet may read it: no lane, and nothing of the account of a provider."""
+    match event:
+        case {"type": "model_changed", "cause": str(cause), "reason": str(words)}:
+            return {**event, "reason": failure_for_tenant(cause, words)}
+        case {"type": "turn_failed", "kind": str(kind), "message": str(words)}:
+            return {**event, "message": failure_for_tenant(kind, words)}
+        case _:
+            return event
+
+
 def _without_files(job: JobRecord) -> Any:
     """What a job was given; of an execution, without the files of its machine, which are the program's."""
     if job.layer != LAYER or not isinstance(job.payload, dict) or not isinstance(job.payload.get("order"), dict):
@@ -189,7 +213,8 @@ def _without_files(job: JobRecord) -> Any:
 
 
 _FIELDS: Mapping[str, Callable[[Any], Any]] = {  # of records, and what is left of them
-    "error": _without_trace,
+    "error": _error,
+    "channel": lambda channel: None if channel and is_own_channel(channel) else channel,
     "worker": lambda worker: None if worker else worker,
 }
 

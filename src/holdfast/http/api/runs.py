@@ -28,7 +28,7 @@ from holdfast.agents.values.sessions import Message
 from holdfast.app import core_of
 from holdfast.errors import NotFound, NotUnderstood, ResultTimeout, UsageError
 from holdfast.events import wire
-from holdfast.http.api.answers import json_response, told_to
+from holdfast.http.api.answers import event_without_fleet, json_response, told_to
 from holdfast.http.api.marked_runs import list_marked
 from holdfast.http.api.paging import Count, Paged, PartOfPage
 from holdfast.http.api.routes import API, Routes
@@ -307,7 +307,8 @@ async def list_events(seen: Sight, id: str, page: Paged) -> Page[dict[str, Any]]
     """List the events that are stored so far."""
     run = await seen.run(id)
     found = await run.events(page.after or 0, limit=page.limit)
-    return Page([{"type": kind, **data} for kind, data in map(wire, found)], next=found.next)
+    events = [{"type": kind, **data} for kind, data in map(wire, found)]
+    return Page(events if seen.sees_fleet else map(event_without_fleet, events), next=found.next)
 
 
 @routes.get("/runs/{id}/usage")

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.events.topics import NOW, read_topic_cursor
-from holdfast.http.api.answers import without_secrets
+from holdfast.http.api.answers import OF_THE_FLEET, event_without_fleet, without_secrets
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.live.frames import retold
@@ -50,6 +50,8 @@ def _number(text: str) -> int:
 
 def _told(seen: Seen, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """What a viewer reads has no secrets. Text that a model writes is looked at piece by piece."""
+    if not seen.sees_fleet:
+        frames = retold(frames, event_without_fleet, OF_THE_FLEET)
     return retold(frames, without_secrets) if seen.principal.role == "viewer" else frames
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from typing import Any
 
 from holdfast.events import Event, wire
@@ -26,11 +26,19 @@ def frame(id: str | None, kind: str, data: Any) -> bytes:
     return f"{head}event: {kind}\ndata: {_compact(data)}\n\n".encode(errors="replace")
 
 
-async def retold(frames: AsyncIterator[bytes], tell: Callable[[Any], Any]) -> AsyncGenerator[bytes, None]:
-    """The same frames with other data: what `tell` makes of it, the kind of the event as its `type`."""
+async def retold(
+    frames: AsyncIterator[bytes], tell: Callable[[Any], Any], kinds: Collection[str] | None = None
+) -> AsyncGenerator[bytes, None]:
+    """The same frames with other data: what `tell` makes of it, the kind of the event as its `type`.
+
+    `tell` is asked about events of these `kinds`, or about all.
+    """
+    heads = None if kinds is None else [f"event: {kind}\n".encode() for kind in kinds]
     try:
         async for data in frames:
-            if len(data) < _SHORT:
+            if heads is not None and not any(head in data for head in heads):
+                yield data
+            elif len(data) < _SHORT:
                 yield _all_retold(data, tell)
             else:  # beside the event loop: who wrote the text may have made it long
                 yield await asyncio.to_thread(_all_retold, data, tell)
