@@ -70,8 +70,15 @@ def agent(name: str = "mine", model: str = "scripted:shared", **fields: Any) -> 
         (agent(compaction={"summarizer": "claude-opus-5-5"}), "model 'claude-opus-5-5'"),
         (agent(options={"model": "claude-opus-5-5"}), "model 'claude-opus-5-5'"),
         (agent(options={"models": 5}), "model '5'"),
-        (agent(options={"mcp_servers": [{"url": "https://example.com"}]}), "tool 'mcp_servers'"),
-        (agent(options={"tools": [{"name": "bash"}]}), "tool 'tools'"),
+        (agent(options={"mcp_servers": [{"url": "https://example.com"}]}), "option 'mcp_servers'"),
+        (agent(options={"tools": [{"name": "bash"}]}), "option 'tools'"),
+        (agent(options={"fallbacks": [{"model": "claude-opus-5-5"}]}), "option 'fallbacks'"),
+        (agent(options={"temperature": 0.5, "n": 100}), "option 'n'"),
+        (agent(options={"preset": "x"}), "option 'preset'"),
+        (agent(options={"api_base": "http://127.0.0.1"}), "option 'api_base'"),
+        (agent(options={"max_completion_tokens": 10**9}), "option 'max_completion_tokens'"),
+        (agent(options={"messages": []}), "option 'messages'"),
+        (agent(options={"metadata": {"user_id": "u", "team": "x"}}), "option 'metadata'"),
         (agent(server_tools=[{"type": "web_search_20250305", "name": "web_search"}]), "tool 'web_search_20250305'"),
     ],
 )
@@ -92,6 +99,26 @@ async def test_a_tool_that_is_there_is_refused_in_the_words_for_one_that_is_not(
     acme = program.client()
     there, absent = [await acme.post(f"{API}/agents", agent(tools=[name])) for name in ("internal_sql", "no_such_tool")]
     assert there.json["detail"].replace("internal_sql", "no_such_tool") == absent.json["detail"]
+
+
+async def test_options_that_say_how_a_model_answers_are_free(program: Program) -> None:
+    """Any other is as an agent that all may use has it, with the same value."""
+    free = {"top_k": 5, "stop_sequences": ["x"], "effort": "low", "seed": 1, "metadata": {"user_id": "u"}}
+    acme = program.client()
+    assert (await acme.post(f"{API}/agents", agent(options=free))).status == 201
+    paid = agent("paid", options={"speed": "fast"})
+    assert (await acme.post(f"{API}/agents", paid)).status == 422
+    await program.hf.agents.create("quick", model="scripted:shared", options={"speed": "fast"})
+    assert (await acme.post(f"{API}/agents", paid)).status == 201
+    assert (await acme.post(f"{API}/agents", agent("other", options={"speed": "faster"}))).status == 422
+
+
+@pytest.mark.parametrize("option", ["messages", "system", "model", "stream", "tools", "max_tokens"])
+async def test_no_agent_s_options_say_what_a_request_says_itself(program: Program, option: str) -> None:
+    with pytest.raises(UsageError, match=f"options cannot have '{option}'"):
+        program.hf.agent("a", model=OWN, options={option: 1})
+    refused = await program.client(tenant=None).post(f"{API}/agents", agent(options={option: 1}))
+    assert (refused.status, f"options cannot have '{option}'" in refused.json["detail"]) == (422, True)
 
 
 async def test_who_belongs_to_no_tenant_may_name_everything(program: Program) -> None:

@@ -1,8 +1,9 @@
-"""What agents of a tenant may name: tools, and models.
+"""What agents of a tenant may name: tools, models, and options of a request.
 
 An agent that belongs to no tenant, and one that a program declares, was written by who runs the workers: it may name
 what it likes. One that a tenant has stored may name what is allowed for that tenant: what `Tenant.allow` says in this
 program, else the settings `tenant_tools` and `tenant_models`, else what the agents name that every tenant may use.
+Options that say how a model answers are free. Any other needs an agent of the program with the same value.
 It is asked where an agent is stored, and again before each turn of its runs: an agent may have been stored before.
 """
 
@@ -17,31 +18,37 @@ from holdfast.agents.statements import AgentsSql
 from holdfast.clock import Ports
 from holdfast.errors import NotUnderstood, UsageError
 from holdfast.kernel.database import Transaction, reading
+from holdfast.models.protocol import canonical
 from holdfast.settings import Settings
 from holdfast.validation import listed
 
 MOST_SHARED = 1_000  # agents of no tenant, the newest, whose tools and models every tenant may use
 _REMEMBERED = 5.0  # seconds for which a process trusts what it has read of them
 
-_AS_TOOLS = frozenset(  # options of a request with which a model is given more than the tools of its agent
-    {"tools", "functions", "mcp_servers", "container", "plugins", "web_search_options", "extra_body"}
+_FREE = frozenset(  # options of a request that say how a model answers, and nothing of who is asked and what is paid
+    {
+        *("temperature", "top_p", "top_k", "seed", "stop", "stop_sequences", "tool_choice"),
+        *("thinking", "effort", "reasoning_effort", "output_config"),
+    }
 )
+_FREE_METADATA = frozenset({"user_id"})  # for whom the provider is asked
 
 Transact = Callable[..., Awaitable[Any]]
 Place = tuple[str, int]
 
 
 class Uses(NamedTuple):
-    """The tools and models that an agent names."""
+    """The tools and models that an agent names, and its options that are not free, each as `name=` and JSON."""
 
     tools: frozenset[str]
     models: frozenset[str]
+    options: frozenset[str]
 
     def joined(self, other: Uses) -> Uses:
-        return Uses(self.tools | other.tools, self.models | other.models)
+        return Uses(*(mine | others for mine, others in zip(self, other, strict=True)))
 
     def without(self, other: Uses) -> Uses:
-        return Uses(self.tools - other.tools, self.models - other.models)
+        return Uses(*(mine - others for mine, others in zip(self, other, strict=True)))
 
 
 class Rules(NamedTuple):
@@ -49,17 +56,25 @@ class Rules(NamedTuple):
 
     tools: tuple[str, ...] | None
     models: tuple[str, ...] | None
+    options: None = None
 
 
-NOTHING = Uses(frozenset(), frozenset())
+NOTHING = Uses(frozenset(), frozenset(), frozenset())
 
 
 def named_by(spec: AgentSpec) -> Uses:
-    """The tools and models of an agent, those that only the provider knows and those in its options too."""
+    """What an agent names: tools that only the provider knows, and models in its options too."""
     served = {str(tool.get("type") or tool.get("name")) for tool in spec.server_tools}
     models = {spec.model, *spec.fallbacks, *models_in(spec.options), *models_in(spec.compaction or {})}
-    tools = {tool.name for tool in spec.tools} | served | (_AS_TOOLS & spec.options.keys())
-    return Uses(frozenset(tools), frozenset(models))
+    tools = {tool.name for tool in spec.tools} | served
+    options = {f"{name}={canonical(value)}" for name, value in spec.options.items() if not _is_free(name, value)}
+    return Uses(frozenset(tools), frozenset(models), frozenset(options))
+
+
+def _is_free(option: str, value: object) -> bool:
+    if option == "metadata":
+        return isinstance(value, dict) and value.keys() <= _FREE_METADATA
+    return option in _FREE
 
 
 def models_in(given: object) -> set[str]:
@@ -134,10 +149,7 @@ class TenantPolicy:
             left = _lent(left, (await self._read(transact)).all, rules)
         for what, names in left._asdict().items():
             if names:
-                return (
-                    f"tenant {tenant} may not use {what[:-1]} {min(names)!r}: no agent that every tenant may use "
-                    f"names it, and neither the setting tenant_{what} nor hf.tenant(…).allow allows it."
-                )
+                return _refusal(tenant, what, min(names))
         return None
 
     async def check(self, tenant: str | None, asked: Uses, transact: Transact) -> None:
@@ -170,6 +182,18 @@ class TenantPolicy:
         each: dict[Place, Uses] = await transact(shared_uses, known)
         self._stored = SharedUses(each, _joined(each.values()), self._ports().clock.monotonic())
         return self._stored
+
+
+def _refusal(tenant: str, what: str, name: str) -> str:
+    if what == "options":
+        return (
+            f"tenant {tenant} may not use option {name.partition('=')[0]!r}: it may use {', '.join(sorted(_FREE))} and "
+            "metadata with a user_id, and what an agent that every tenant may use has with the same value."
+        )
+    return (
+        f"tenant {tenant} may not use {what[:-1]} {name!r}: no agent that every tenant may use names it, and neither "
+        f"the setting tenant_{what} nor hf.tenant(…).allow allows it."
+    )
 
 
 def _may_be_lent(left: Uses, rules: Rules) -> bool:

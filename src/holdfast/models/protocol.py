@@ -19,6 +19,15 @@ _LIMITS = "anthropic-ratelimit-"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+SET_BY_HOLDFAST = frozenset(
+    (
+        *("model", "messages", "system", "tools", "functions", "stream", "stream_options"),
+        *("max_tokens", "max_completion_tokens", "output_schema"),
+    )
+)
+"""What options of a request may not have: its body has that from the agent and from what was said."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One model call, complete: what is sent, what it is called, and how long it may take."""

@@ -13,6 +13,7 @@ from holdfast.agents.runs.inbox import During, check_lent
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
 from holdfast.models.facts import check
+from holdfast.models.protocol import SET_BY_HOLDFAST
 
 
 class ManyRunOptions(OwnRunOptions, total=False):
@@ -95,6 +96,8 @@ def check_models(model: object, fallbacks: Sequence[str], options: Mapping[str, 
     """
     if isinstance(fallbacks, str):
         raise UsageError(f"fallbacks is a list of models: fallbacks=[{fallbacks!r}].")
+    if taken := sorted(SET_BY_HOLDFAST & options.keys()):
+        raise UsageError(f"options cannot have {taken[0]!r}: Holdfast itself says that in each request.")
     models = [model, *fallbacks]
     check_model(model, {**options, "max_tokens": max_tokens})
     for each in fallbacks:
