@@ -61,13 +61,18 @@ FOR_TENANTS = {
 """What a tenant reads about every other gate."""
 
 _ACCOUNT = "the provider refuses calls of the account that is used here"
+_OF_THE_ACCOUNT = ("auth", "permission", "rate_limit", "spend_limit")  # kinds of failures whose words are about it
+ACCOUNT_REFUSED = "account_refused"
+"""The type of error of what failed because the provider refused its account."""
+
 _FAILURES_FOR_TENANTS = {
-    **dict.fromkeys(("auth", "permission", "rate_limit", "spend_limit"), _ACCOUNT),
+    **dict.fromkeys(_OF_THE_ACCOUNT, _ACCOUNT),
     **dict.fromkeys(("authentication_error", "permission_error", "rate_limit_error", "billing_error"), _ACCOUNT),
     "connect": "the provider cannot be reached",
     Gate.LANE: FOR_TENANTS[Gate.LANE],
 }
 _ERRORS_FOR_TENANTS = {
+    ACCOUNT_REFUSED: f"the model could not be called: {_ACCOUNT}",
     "over_budget": FOR_TENANTS[Gate.BUDGET],
     "provider_wait": "the provider failed, or refuses calls of the account that is used here",
     "store_trouble": "the database did not answer",
@@ -93,6 +98,11 @@ class Reason(ABC):
     def sentence_for_tenant(self) -> str:
         """For who sees one tenant: it names no worker, host, process or other tenant."""
         return self.sentence if self.gate in OWN else FOR_TENANTS.get(self.gate, _FOR_NOBODY)
+
+
+def is_of_account(kind: str) -> bool:
+    """Whether a failure of this kind is told in words about the account of a provider."""
+    return kind in _OF_THE_ACCOUNT
 
 
 def failure_for_tenant(kind: str, words: str) -> str:

@@ -232,7 +232,7 @@ async def test_what_one_agent_may_not_do_closes_the_lane_for_nobody(provided: La
         lab = await provided.use(hf)
         run = await agent.enqueue("One")
         (row,) = await settle(lab, run)
-        assert (row.state, row.error_type) == ("failed", "streaming_error")
+        assert (row.state, row.error_type) == ("failed", "account_refused")
         assert words in (row.error or "")
         assert await hf.lanes.list() == []
         other = await agent.enqueue("Two")

@@ -7,7 +7,7 @@ import pkgutil
 import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -25,8 +25,9 @@ from holdfast.http.api.answers import without_fleet
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import Script, say
 from holdfast.models.simulator import simulator
-from holdfast.reasons import FOR_TENANTS, OWN, Gate, Reason
+from holdfast.reasons import ACCOUNT_REFUSED, FOR_TENANTS, OWN, Gate, Reason
 from holdfast.values.jobs import ReasonRecord, Why, why_of
+from holdfast.values.tallies import FailureRecord
 from holdfast.workers.role import Role
 from tests.http.browsing import HTML
 from tests.http.client import Client
@@ -35,7 +36,7 @@ from tests.support.apps import MakeApp, eventually, in_state, working
 
 API = "/api/v1"
 SECRET = "worker-7f3a on db-host-12"
-ACCOUNT = "organization org_OF_ACME is disabled"
+ACCOUNT = "organization org_OF_ACME"
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 EVE = Principal("eve", "operator", "acme")
 
@@ -188,10 +189,14 @@ async def test_a_tenant_reads_no_lane_and_no_account_of_a_provider(
     """Neither of models that a run gave up or asked again, nor of one behind whose lane it waits: in no answer, on no
     page, in no stream."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
-    closed, refusing, slow = "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"
+    closed, refusing, slow, denied = "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5", "claude-opus-5"
     rules = [
-        {"match": {"model": refusing}, "do": {"status": 401, "message": ACCOUNT}},
+        {"match": {"model": refusing}, "do": {"status": 401, "message": f"{ACCOUNT} is disabled"}},
         {"match": {"model": slow, "nth": 1}, "do": {"status": 429, "message": ACCOUNT}},
+        {
+            "match": {"model": denied},
+            "do": {"status": 403, "type": "permission_error", "message": f"none for {ACCOUNT}"},
+        },
     ]
     async with simulator(script=Script(say("done"), say("done")), rules=rules) as provider:
         hf = make_app(embedded=False, provider_url=provider.url)
@@ -199,13 +204,16 @@ async def test_a_tenant_reads_no_lane_and_no_account_of_a_provider(
         await core_of(hf).runtime().transact(close_lane, lane, None, person=True, reason=ACCOUNT)
         ended = await hf.agent("a", model=closed, fallbacks=[refusing, slow]).enqueue("Go", tenant="acme")
         waiting = await hf.agent("b", model=closed).enqueue("Go", tenant="acme")
+        failed = await hf.agent("c", model=denied).enqueue("Go", tenant="acme")
         async with working(hf):
             assert await ended.text() == "done"
             await in_state(hf, waiting.id, "waiting")
+            await in_state(hf, failed.id, "failed")
+    ids = [ended.id, failed.id, waiting.id]
     ann, eve = (
         Client(hf.web(who=who), headers=HTML) for who in (lambda _: Principal("ann", "operator"), lambda _: EVE)
     )
-    whole, told = [{path: text async for path, text in read_all(each, [ended.id, waiting.id])} for each in (ann, eve)]
+    whole, told = [{path: text async for path, text in read_all(each, ids)} for each in (ann, eve)]
     for path, text in told.items():
         assert "org_OF" not in text, path
         assert lane not in text, path
@@ -214,14 +222,24 @@ async def test_a_tenant_reads_no_lane_and_no_account_of_a_provider(
         assert "org_OF" in whole[path], path
     assert lane in whole[f"{API}/jobs/{waiting.id}"]
     assert FOR_TENANTS[Gate.LANE] in told[f"{run}/stream"]
+    run, job = f"{API}/runs/{failed.id}", f"{API}/jobs/{failed.id}"
+    for path in (run, job, f"{run}/why", f"{run}/stream", "/runs"):
+        assert ("org_OF" in whole[path], "refuses calls of the account" in told[path]) == (True, True), path
+
+
+def test_a_group_of_failures_names_no_account_to_a_tenant() -> None:
+    named = {"subject": "runs", "kind": "a", "last_id": "x", "message": SECRET, "first_at": BEGIN, "last_at": BEGIN}
+    group = FailureRecord(**named, error=ACCOUNT_REFUSED, count=1)  # type: ignore[arg-type]
+    own = replace(group, error="processing_error")
+    assert (SECRET in without_fleet(group).message, without_fleet(own)) == (False, own)
 
 
 async def read_all(client: Client, ids: list[str]) -> AsyncIterator[tuple[str, str]]:
     """All that is said of some runs, by path."""
     below = {"runs": ("", "/turns", "/events", "/waterfall", "/why"), "jobs": ("", "/attempts", "/why")}
     paths = [f"{API}/{noun}/{id}{path}" for id in ids for noun in below for path in below[noun]]
-    paths += [f"/{noun}/{id}" for id in ids for noun in below] + [f"/runs/{ids[0]}/events"]
-    for path in [*paths, f"{API}/runs/{ids[0]}/stream"]:  # the first has ended, and so does its stream
+    paths += [f"/{noun}/{id}" for id in ids for noun in below] + [f"/runs/{ids[0]}/events", "/runs", "/"]
+    for path in [*paths, *(f"{API}/runs/{id}/stream" for id in ids[:-1])]:  # these have ended, and so do their streams
         answer = await client.get(path)
         assert answer.status == 200, (path, answer.body[-300:])
         yield path, answer.body.decode()

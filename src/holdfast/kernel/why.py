@@ -25,7 +25,7 @@ from holdfast.kernel.rows import Route
 from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
 from holdfast.kernel.states import TERMINAL, State, WorkerState
 from holdfast.kernel.workers import list_workers
-from holdfast.reasons import Gate, Reason, time_text
+from holdfast.reasons import Gate, Reason, error_for_tenant, time_text
 from holdfast.shown_text import plural
 
 _LINE = 10_000
@@ -56,6 +56,10 @@ class HasEnded(Reason):
         kind = f" ({self.error_type})" if self.state == State.FAILED and self.error_type else ""
         cause = _cause(self.message)
         return f"it {words} at {time_text(self.at)}{after}{cause and cause + kind}"
+
+    @property
+    def sentence_for_tenant(self) -> str:
+        return replace(self, message=error_for_tenant(self.error_type, self.message)).sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ from holdfast.kernel.rows import Lease
 from holdfast.models import Answered, FoldedInput, FoldedText, FoldedThinking, Folding, Model, ModelFailure, Reply
 from holdfast.models.protocol import Wire
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze, StoreTrouble
+from holdfast.reasons import ACCOUNT_REFUSED, is_of_account
 from holdfast.settings import Settings
 from holdfast.shown_text import shown
 from holdfast.workers.context import JobContext
@@ -505,6 +506,7 @@ class _Turn:
             return lanes.ProviderWait("0us", f"model {self._model} is no longer used: {failure}")
         if final(tried):
             kind = "context_window" if failure.kind == "context_window" else PROVIDER_ERROR
+            kind = ACCOUNT_REFUSED if is_of_account(failure.kind) else kind
             return Fail(f"the model could not be called: {failure}", kind)
         base = min(60.0, 0.5 * 2 ** min(tried.attempts - 1, 10))
         delay = round((failure.retry_after or base * (0.5 + self._loop.ports.random.random())) * 1e6)

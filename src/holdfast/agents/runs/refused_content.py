@@ -20,9 +20,11 @@ from holdfast.agents.statements import CallsSql, ContentSql, MessagesSql, Sessio
 from holdfast.agents.token_estimate import estimate
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
+from holdfast.reasons import ACCOUNT_REFUSED
 
 REFUSED = "The provider refused this content: "
-ASKING_FAILED = ("streaming_error", "context_window")  # the types of error of runs whose model could not be asked
+# the types of error of runs whose model could not be asked
+ASKING_FAILED = ("streaming_error", "context_window", ACCOUNT_REFUSED)
 _LONGEST = 500
 _CAP = 1 << 20
 _LONG = 100_000  # tokens: text like that fills half of the smallest window, and is not an old history's fault alone

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from fastapi import Depends, Header, Query
 from starlette.responses import Response
 
-from holdfast.agents.values.runs import CallRecord
+from holdfast.agents.values.runs import CallRecord, RunRecord
 from holdfast.http.api import sizes
 from holdfast.http.api.paging import PageOf, Paging
 from holdfast.http.api.routes import API, Endpoint, Handler
@@ -22,6 +22,7 @@ from holdfast.reasons import error_for_tenant, failure_for_tenant
 from holdfast.redaction import REDACTED, Redactor
 from holdfast.values import Page, as_json
 from holdfast.values.jobs import JobRecord
+from holdfast.values.tallies import FailureRecord
 
 # What a program or a model was given, and what it gave: a viewer sees it without its secrets.
 ARGUMENTS = frozenset(
@@ -32,7 +33,7 @@ ARGUMENTS = frozenset(
     )
 )
 _WRITTEN = "input_delta"  # a piece of arguments: what is secret in it may begin in the piece before
-OF_THE_FLEET = ("model_changed", "turn_failed")  # events with words that are not for tenants
+OF_THE_FLEET = ("model_changed", "run_ended", "turn_failed")  # events with words that are not for tenants
 CUT = "holdfast-cut"  # the header of an answer that is not whole
 
 
@@ -160,6 +161,10 @@ def without_fleet(value: Any) -> Any:
             value = replace(value, payload=_without_files(value))
         case CallRecord() if value.is_error:
             value = replace(value, output=_without_trace(value.output))
+        case FailureRecord():
+            return replace(value, message=error_for_tenant(value.error, value.message))
+        case RunRecord() if value.error:
+            value = replace(value, error=error_for_tenant(value.error_type, value.error))
         case Page():
             return Page(map(without_fleet, value), next=value.next, looked=value.looked, total=value.total)
         case Mapping():
@@ -198,6 +203,8 @@ def event_without_fleet(event: dict[str, Any]) -> dict[str, Any]:
     match event:
         case {"type": "model_changed", "cause": str(cause), "reason": str(words)}:
             return {**event, "reason": failure_for_tenant(cause, words)}
+        case {"type": "run_ended", "error_type": str(kind), "error": str(words)}:
+            return {**event, "error": error_for_tenant(kind, words)}
         case {"type": "turn_failed", "kind": str(kind), "message": str(words)}:
             return {**event, "message": failure_for_tenant(kind, words)}
         case _:
