@@ -121,7 +121,7 @@ async def test_a_run_that_is_over_its_limit_before_its_turn_waits_for_its_turn(m
 
 async def test_an_answer_stored_after_a_cancel_says_so_however_often_it_is_asked(make_app: MakeApp) -> None:
     """The driver repeats a commit whose answer was lost."""
-    hf = make_app(embedded=False)
+    hf = make_app(embedded=False, heartbeat="20s")  # which would tell of the cancellation too
     core_of(hf).book.substitute = ScriptedModel(Script(call("never"), say("never")))
     answers: list[str] = []
 
