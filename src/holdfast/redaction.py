@@ -73,7 +73,7 @@ _NAMED = [
 ]
 # Without quotes a digit tells a value from a word, as in prose and in programs.
 _BARE_NAME = re.compile(rf"(?<![\w-])(?=[\w-]{{2,90}}\s?[:=]){_NAME}\s?[:=]\s?", re.IGNORECASE)
-_BARE_VALUE = re.compile(r"[^\s\"'&,;#()\[\]{}<>\\]{6,}+")
+_BARE_VALUE = re.compile(r"[^\s\"'&,;#()\[\]{}<>\\]++")
 _DIGIT = re.compile(r"\d")
 
 
@@ -112,17 +112,21 @@ class Redactor:
         return (found.groupdict().get("kept") or "") + REDACTED
 
     def _behind_bare_names(self, text: str) -> str:
-        left, end, plain = [], 0, 0  # up to `plain` no value has a digit
+        left, end = [], 0
+        stop = digit = 0  # where the value ends that was read last, and the next digit of it
         at = _BARE_NAME.search(text)
         while at is not None:
             begin = at.end()
-            value = _BARE_VALUE.match(text, begin) if begin >= plain else None
-            if value is not None and not _DIGIT.search(text, begin, value.end()):
-                plain, value = value.end(), None
-            if value is not None and is_secret_name(at["name"], "arguments"):
+            if begin >= stop:
+                value = _BARE_VALUE.match(text, begin)
+                stop, digit = begin if value is None else value.end(), begin - 1
+            if digit < begin:
+                found = _DIGIT.search(text, begin, stop)
+                digit = stop if found is None else found.start()
+            if stop - begin >= _SHORTEST and digit < stop and is_secret_name(at["name"], "arguments"):
                 self.count += 1
                 left += [text[end:begin], REDACTED]
-                begin = end = value.end()
+                begin = end = stop
             at = _BARE_NAME.search(text, begin)
         return "".join([*left, text[end:]]) if left else text
 
