@@ -33,7 +33,7 @@ def next_tick(cron: str, timezone: str, after_us: int) -> int:
     try:
         # In an hour that the clock repeats, CronSim may first name a tick of the hour before.
         tick = next(tick for tick in CronSim(_NAMED.get(cron, cron), begin) if tick.astimezone(UTC) > begin)
-    except CronSimError as problem:
+    except (CronSimError, ValueError) as problem:  # also for a number of more digits than Python reads
         raise BadSetting(
             f'{cron!r} is not a cron expression ({problem}); write it like "0 3 * * *", "@daily" or "every 5m".'
         ) from None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast import durations
 from holdfast.errors import BadSetting
 
-_RATE = re.compile(r"(?P<count>\d+)\s*/\s*(?P<per>[a-z0-9.]+)(?:\s+burst\s+(?P<burst>\d+))?")
+_RATE = re.compile(r"(?P<count>\d{1,18})\s*/\s*(?P<per>[a-z0-9.]+)(?:\s+burst\s+(?P<burst>\d{1,18}))?")
 _UNITS = {"sec": "1s", "second": "1s", "min": "1m", "minute": "1m", "hour": "1h", "day": "1d", "week": "1w"}
 
 

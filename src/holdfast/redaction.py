@@ -149,7 +149,7 @@ class Redactor:
 
     def json(self, text: str, names: Names = "none") -> str:
         """Stored JSON."""
-        return self._kept(text, lambda: self.value(json.loads(text), names))
+        return self._kept(text, lambda: self.value(_loads(text), names))
 
     def _kept(self, text: str, redacted: Callable[[], Any]) -> str:
         """The text itself, unless there was something to take out of what it says."""
@@ -212,7 +212,7 @@ def _objects(text: str) -> Iterator[tuple[int, int, Any]]:
         if found.start() < end:
             continue
         try:
-            value, end = _JSON.raw_decode(text, found.start())
+            value, end = _decoded(text, found.start())
         except json.JSONDecodeError as problem:
             left -= problem.pos - found.start() + problem.pos // 16  # the error counts the lines before it
             if left < 0:
@@ -221,6 +221,34 @@ def _objects(text: str) -> Iterator[tuple[int, int, Any]]:
         except RecursionError:
             return
         yield found.start(), end, value
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return _LONG_NUMBERS.decode(text)
+
+
+def _decoded(text: str, start: int) -> tuple[Any, int]:
+    try:
+        return _JSON.raw_decode(text, start)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # an integer of more digits than Python reads
+        return _LONG_NUMBERS.raw_decode(text, start)
+
+
+def _number(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
+_LONG_NUMBERS = json.JSONDecoder(strict=False, parse_int=_number)  # slower, for it calls a function for each number
 
 
 def _dump(value: Any) -> str:

@@ -10,11 +10,13 @@ as long a text may take four times sixteen times as long, and a quadratic functi
 
 from __future__ import annotations
 
+import base64
 import collections
 import contextlib
 import gc
 import importlib
 import itertools
+import json
 import logging
 import re
 import time
@@ -27,6 +29,8 @@ from starlette.requests import cookie_parser
 
 import holdfast
 from holdfast import crons, durations, rates
+from holdfast.agents.runs.refused_content import ContentRefusal
+from holdfast.agents.runs.refused_results import to_replace
 from holdfast.agents.search import ids_from
 from holdfast.cli.logs import TextLines
 from holdfast.cli.tables import short_name
@@ -48,7 +52,7 @@ from holdfast.machines.problems import BadMachine
 from holdfast.machines.templates import BadTemplate, compile_template
 from holdfast.models.failures import refused
 from holdfast.models.schemas import accepted
-from holdfast.models.sse import DataLines
+from holdfast.models.sse import DataLines, Lines
 from holdfast.problems import remedy_of
 from holdfast.redaction import Redactor
 from holdfast.resp.frames import AFTER_AUTH, BadFrame, Frames
@@ -61,7 +65,7 @@ from holdfast.values.page import place
 
 SHORT, RATIO, SLACK = 2_000, 16, 4
 TAILS = ("", "1", '"', "}")
-REFUSALS = (HoldfastError, BadExpression, BadTemplate, BadMachine, BadFrame, ValueError)
+REFUSALS = (HoldfastError, BadExpression, BadTemplate, BadMachine, BadFrame)
 
 
 def in_pieces(take: Callable[[bytes], object]) -> Callable[[str], object]:
@@ -86,6 +90,10 @@ def frames(text: str) -> None:
     in_pieces(take)(text)
 
 
+def read_event(text: str) -> None:
+    Lines().feed(f"data: {text}\n\n".encode())
+
+
 def plan(text: str) -> None:
     task = {"task_number": 1, "command": "echo", "args": [text[:60_000]]}
     read_plan({"plan_id": "p", "plan_description": "", "tasks": [task]}).tasks[0].arguments({"a": "b"})
@@ -95,6 +103,11 @@ def log_line(text: str) -> None:
     record = logging.LogRecord("holdfast", logging.INFO, __file__, 1, text, (), None)
     record.worker = "w1"
     TextLines(colored=False).format(record)
+
+
+def form(text: str) -> None:
+    with contextlib.suppress(ValueError):  # more fields than are read
+        pairs_of(Form(_fields(text.encode())), "metadata")
 
 
 def cookie(text: str) -> None:
@@ -150,9 +163,7 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         ],
     ),
     "redaction of JSON": (
-        lambda text: Redactor().json(
-            "[" + ",".join(f'"{text[at : at + 9]}"' for at in range(0, len(text), 9)) + "]", "all"
-        ),
+        lambda text: Redactor().json(json.dumps([text[at : at + 9] for at in range(0, len(text), 9)]), "all"),
         ["a", "key=", "sk-", "eyJ-"],
     ),
     "Markdown of a page": (
@@ -250,7 +261,7 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
         ["/", "//", "..", "%2e", "/../", "a:b@", "postgresql://a:b@", "password=", "?", "&", "@", "password=a&"],
     ),
     "a form": (
-        lambda text: pairs_of(Form(_fields(text.encode())), "metadata"),
+        form,
         ["%41", "%", "a=", "a&", "&", "+", "=", "a=b&"],
     ),
     "a message of the gateway": (read_client, ["[", '{"', "a", "1"]),
@@ -390,6 +401,54 @@ def test_the_measure_notices_a_function_that_is_quadratic() -> None:
         return sum(text.count("b", at) for at in range(len(text)))
 
     assert not is_linear(cpu_of(read, "a" * SHORT), cpu_of(read, "a" * RATIO * SHORT))
+
+
+DIGITS = "1" * 5_000  # more than Python makes a number of
+NUMBERS: list[tuple[str, Callable[[str], object], str]] = [
+    ("a text", lambda text: Redactor().text(text), f'see {{"a": {DIGITS}}}'),
+    ("a text cut off", lambda text: Redactor().text(text), f'see {{"a": {{"b": -{DIGITS}, '),
+    ("stored JSON", lambda text: Redactor().json(text), f"[{DIGITS}]"),
+    ("JSON of a client", READERS["JSON of a client"][0], f"[{DIGITS}]"),
+    ("a rate", rates.rate, f"{DIGITS}/s"),
+    ("a burst", rates.rate, f"1/s burst {DIGITS}"),
+    ("a duration", durations.microseconds, f"{DIGITS}s"),
+    ("a cron expression", READERS["a cron expression"][0], f"{DIGITS} * * * *"),
+    ("an event of a stream", read_event, f'{{"type": "ping", "a": {DIGITS}}}'),
+    ("an event that nests", read_event, "[" * 100_000),
+    ("a plan", plan, f"{{{{input[{DIGITS}]}}}}"),
+    ("YAML of a machine", READERS["YAML of a machine"][0], f"spec_version: {DIGITS}"),
+    ("a condition", parse, f"context.a > {DIGITS}"),
+    ("a template", READERS["a template"][0], f"{{{{ {DIGITS} }}}}"),
+    ("a cursor", lambda text: place(base64.urlsafe_b64encode(text.encode()).decode(), int), f"[{DIGITS}]"),
+    ("a message of the gateway", read_client, f'{{"type": "ping", "data": {{"a": {DIGITS}}}}}'),
+    (
+        "an error of a provider",
+        lambda text: to_replace([], [], ContentRefusal("bad_request", text)),
+        f"messages.{DIGITS}.content.0: this image is too large",
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "text"), [pytest.param(*case[1:], id=case[0]) for case in NUMBERS])
+def test_a_number_of_any_length_is_read_or_refused(read: Callable[[str], object], text: str) -> None:
+    with contextlib.suppress(*REFUSALS):
+        read(text)
+
+
+def test_many_numbers_that_are_too_long_take_time_in_proportion() -> None:
+    for unit in (f'{{"a":{DIGITS}', f'{{"a":{DIGITS}}} ', f'{{"a":{DIGITS},'):
+        read = READERS["redaction of a text"][0]
+        short, long = (unit * times for times in (2, 2 * RATIO))
+        assert is_linear(cpu_of(read, short), cpu_of(read, long)), unit[-2:]
+
+
+def test_a_secret_beside_a_number_that_is_too_long_is_found() -> None:
+    redactor = Redactor()
+    assert redactor.text(f'see {{"a": [{DIGITS}], "password": "correct horse"}}') == (
+        f'see {{"a":["{DIGITS}"],"password":"[redacted]"}}'
+    )
+    plain = f'see {{"a": {DIGITS}}}'
+    assert (redactor.text(plain), redactor.count) == (plain, 1)
 
 
 def test_a_value_of_any_depth_is_redacted() -> None:

@@ -67,7 +67,7 @@ def read_card(name: str, output: bytes) -> object:
     """The description that a unit has printed."""
     try:
         card = json.loads(output[:CARD_CAP])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"{name} --describe does not print JSON, so it is not an agentic unit.") from None
     if not isinstance(card, dict) or not isinstance(card.get("name"), str):
         raise UsageError(f"{name} --describe prints no card with a name.")

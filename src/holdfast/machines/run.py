@@ -299,7 +299,7 @@ class _Stop:
 def read_input(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UsageError(f"the input is not JSON: {problem}.") from None
     if not isinstance(value, dict):
         raise UsageError("the input of a machine is a JSON object.")

@@ -158,6 +158,10 @@ def compile_template(text: str, *, native: bool = True) -> TextTemplate:
         raise BadTemplate(f"{problem.message}", problem.lineno - 1) from None
     except (RecursionError, MemoryError, SyntaxError):
         raise BadTemplate("this is nested too deep.") from None
+    except BadTemplate:
+        raise
+    except ValueError:
+        raise BadTemplate("a number in it has too many digits.") from None
     return TextTemplate(text, alone is not None, names, frozenset(fields), compiled)
 
 

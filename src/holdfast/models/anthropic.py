@@ -146,7 +146,7 @@ class AnthropicModel(MessageBatches):
             raise ModelFailure("timeout", f"no count arrived within {request.idle:g}s.", bought="no") from None
         except AnthropicError as problem:
             raise _failure(problem, lambda _: None) from problem
-        except (KeyError, TypeError, ValueError) as problem:
+        except (KeyError, TypeError, ValueError, RecursionError) as problem:
             raise ModelFailure("malformed", f"the count cannot be read: {problem!r}.", bought="no") from problem
 
     async def _ask(

@@ -50,7 +50,7 @@ class Lines(DataLines):
 def _decoded(data: bytes) -> Wire:
     try:
         event = json.loads(data)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"an event is not JSON: {data[:200]!r}.") from problem
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise ModelFailure("malformed", f"an event has no type: {data[:200]!r}.")

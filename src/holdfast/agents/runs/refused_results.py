@@ -28,7 +28,7 @@ from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
 
-_PLACE = re.compile(r"\bmessages\.(\d+)\.content\.(\d+)")
+_PLACE = re.compile(r"\bmessages\.(\d{1,9})\.content\.(\d{1,9})\b")
 
 
 def may_be_mended(kind: str, turn: int) -> bool:

@@ -6,7 +6,6 @@ still run, and the same `client_turn_id` asks for it again without running it tw
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -215,7 +214,7 @@ class ExternalGateway:
             raise UsageError(f"gateway {self._base_url} refused the call ({status}): {answer.text[:500]}")
         try:
             given = answer.json() if answer.content else {}
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             given = None
         if not isinstance(given, dict):
             raise GatewayUnavailable(f"gateway {self._base_url} answered {status} with something else than JSON.")

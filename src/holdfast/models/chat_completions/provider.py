@@ -162,7 +162,7 @@ class ChatModel:
 def _chunk(text: bytes, response: Response) -> Wire:
     try:
         chunk = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"a chunk is not JSON: {text[:200]!r}.") from problem
     if not isinstance(chunk, dict):
         raise ModelFailure("malformed", f"a chunk is not an object: {text[:200]!r}.")
@@ -175,7 +175,7 @@ async def _refusal(response: Response) -> ModelFailure:
     text = (await response.aread()).decode(errors="replace")
     try:
         body: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = text
     failure = refused(response.status_code, body, dict(response.headers))
     failure.request_id = failure.request_id or response.headers.get("x-request-id")
