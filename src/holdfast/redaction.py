@@ -28,7 +28,6 @@ _COUNTED = "tokens"  # how long a text is, in most places
 _BELOW: dict[str, Names] = {"input": "arguments", "variables": "all"}
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OBJECT = re.compile(r'\{\s*"')
-_JSON = json.JSONDecoder(strict=False)
 _PATIENCE = 20  # how often a text is read without finding anything
 _SHORTEST = 6  # no text that holds a secret is shorter
 
@@ -46,6 +45,7 @@ _LOOKS: list[tuple[re.Pattern[str], re.Pattern[str] | None]] = [
         (r"\bgithub_pat_[A-Za-z0-9_]{20,}", ""),
         (r"\bglpat-[A-Za-z0-9_-]{20,}", ""),
         (r"\bnpm_[A-Za-z0-9]{36}", ""),
+        (r"\bhft_[A-Za-z0-9_-]{20,}", ""),
         (r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}", ""),
         (r"\bAIza[0-9A-Za-z_-]{35}", ""),
         (r"\bSG\.[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}", ""),
@@ -56,6 +56,12 @@ _LOOKS: list[tuple[re.Pattern[str], re.Pattern[str] | None]] = [
             "",
         ),
         (r"(?<=://)[^/\s:@\"'<>]*:[^/\s\"'<>]+(?=@)", ""),
+        # A password with a slash; what looks like a port and a path is none. A match ends before the next address.
+        (
+            r"(?<=://)(?!\[)[^/\s:@\"'<>]*:(?!\d{1,5}[/?#])(?:[^\s:@\"'<>]|:(?!//))++"
+            r"(?:@(?:[^/\s:@\"'<>]|:(?!//))++)*(?=@)",
+            "",
+        ),
         (r"(?<=://)(?!\[redacted\])[^/\s:@\"'<>]{8,}(?=@)", ""),
     )
 ]
@@ -71,8 +77,11 @@ _NAMED = [
         rf"(?P<before>(?P<quote>\\{{1,15}}\"){_NAME}(?P=quote)\s*:\s*(?P=quote))(?P<secret>[^\"\\]+)",
     )
 ]
-# Without quotes a digit tells a value from a word, as in prose and in programs.
-_BARE_NAME = re.compile(rf"(?<![\w-])(?=[\w-]{{2,90}}\s?[:=]){_NAME}\s?[:=]\s?", re.IGNORECASE)
+# Behind a name without quotes a digit tells a value from a word, as in prose and in programs. A value in quotes ends in
+# the same line, so that a single apostrophe begins none.
+_GAP = r"(?:\n|[^\S\n]*+)"
+_BARE_NAME = re.compile(rf"(?<![\w-])(?=[\w-]{{2,90}}{_GAP}[:=]){_NAME}{_GAP}[:=]{_GAP}", re.IGNORECASE)
+_QUOTED_VALUE = re.compile(r"(?P<quote>\\{0,15}[\"'])(?P<secret>(?:(?!(?P=quote))(?:\\.|[^\\\n]))*+)(?P=quote)")
 _BARE_VALUE = re.compile(r"[^\s\"'&,;#()\[\]{}<>\\]++")
 _DIGIT = re.compile(r"\d")
 
@@ -117,6 +126,10 @@ class Redactor:
         at = _BARE_NAME.search(text)
         while at is not None:
             begin = at.end()
+            quoted = _QUOTED_VALUE.match(text, begin)
+            if quoted is not None and self._is_quoted_secret(at["name"], quoted["secret"]):
+                left += [text[end : quoted.start("secret")], REDACTED]
+                begin = end = quoted.end("secret")
             if begin >= stop:
                 value = _BARE_VALUE.match(text, begin)
                 stop, digit = begin if value is None else value.end(), begin - 1
@@ -129,6 +142,12 @@ class Redactor:
                 begin = end = stop
             at = _BARE_NAME.search(text, begin)
         return "".join([*left, text[end:]]) if left else text
+
+    def _is_quoted_secret(self, name: str, value: str) -> bool:
+        if len(value) < _SHORTEST or not _DIGIT.search(value) or not is_secret_name(name, "arguments"):
+            return False
+        self.count += 1
+        return True
 
     def _behind_name(self, found: re.Match[str]) -> str:
         before, secret = found["before"], found["secret"]
@@ -174,6 +193,8 @@ class Redactor:
                     left += [(copy, index, names) for index in range(len(copy))]
                 case dict() as fields:
                     holder[place] = told = {}
+                    if isinstance(fields, _Repeated):
+                        left += [([{name: each}], 0, names) for name, each in fields.lost()]
                     for name, each in fields.items():
                         shown = self.text(name)
                         told[shown] = REDACTED if self._is_secret(name, each, names) else each
@@ -223,6 +244,23 @@ def _objects(text: str) -> Iterator[tuple[int, int, Any]]:
         yield found.start(), end, value
 
 
+class _Repeated(dict[str, Any]):
+    """An object in which a name stands more than once: the last value counts, and each one is written there."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def lost(self) -> Iterator[tuple[str, Any]]:
+        last = {name: number for number, (name, _) in enumerate(self._pairs)}
+        return (pair for number, pair in enumerate(self._pairs) if last[pair[0]] != number)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else _Repeated(pairs)
+
+
 def _loads(text: str) -> Any:
     try:
         return json.loads(text)
@@ -248,7 +286,10 @@ def _number(digits: str) -> int | str:
         return digits
 
 
-_LONG_NUMBERS = json.JSONDecoder(strict=False, parse_int=_number)  # slower, for it calls a function for each number
+_JSON = json.JSONDecoder(strict=False, object_pairs_hook=_fields)
+_LONG_NUMBERS = json.JSONDecoder(
+    strict=False, object_pairs_hook=_fields, parse_int=_number
+)  # slower, for it calls a function for each number
 
 
 def _dump(value: Any) -> str:
