@@ -39,7 +39,7 @@ from holdfast.facades.universal_agent.protocol import read_client
 from holdfast.facades.universal_agent.workspaces import is_name
 from holdfast.http.pages.forms import Form, _fields
 from holdfast.http.pages.links import is_below
-from holdfast.http.pages.markdown import IN_MESSAGE, ON_PAGE, Prose
+from holdfast.http.pages.markdown import IN_MESSAGE, ON_PAGE, Prose, as_html
 from holdfast.http.pages.pairs import pairs_of
 from holdfast.http.pages.rendering import error_lines, json_text, json_whole, prompt_line, shell_address
 from holdfast.http.security.browser import host_of, is_forged
@@ -200,6 +200,7 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
             "&#",
             "\\",
             "[a]: b\n",
+            "<a@b.c>",
         ],
     ),
     "a cookie": (cookie, ['a="\\', "\\1", '\\"', ";", "a=b;", '"']),
@@ -482,6 +483,29 @@ def test_markup_beyond_the_limit_of_a_message_or_a_page_is_shown_as_written() ->
     page = Prose()
     shown = [page.html(text) for _ in range(ON_PAGE // IN_MESSAGE + 2)]
     assert ["<em>" in each for each in shown] == [True] * (ON_PAGE // IN_MESSAGE) + [False, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|".join("a" * 148) + "\n" + "|".join("-" * 148) + "\n" + "a\n" * 442,
+        "> " + "|".join("a" * 148) + "\n> " + "|".join("-" * 148) + "\n" + "> a\n" * 442,
+        "|".join("a" * 148) + "\n" + "|".join("-" * 148) + "\n" + "\xa0\n" * 442,
+        "[a]: http://" + "x" * 15_000 + "\n\n" + "[a]" * 1_000,
+        "[a]: http://a '" + "x" * 15_000 + "'\n\n" + "[a]\n" * 700,
+    ],
+)
+def test_a_page_is_not_much_longer_than_its_markup(text: str) -> None:
+    assert len(Prose().html(text)) < 10 * len(text)
+
+
+def test_lines_after_quotes_take_time_in_proportion() -> None:
+    assert is_linear(cpu_of(as_html, ">=\na\n" * 50), cpu_of(as_html, ">=\na\n" * 50 * RATIO))
+
+
+def test_tables_as_people_write_them_are_tables() -> None:
+    shown = Prose().html("before\n\n" + "|a|b|c|\n|-|-|-|\n" + "|1|2|3|\n" * 100 + "\n" + "a line\n" * 500)
+    assert shown.count("<tr>") == 101
 
 
 @pytest.mark.parametrize(
