@@ -77,11 +77,41 @@ def test_json_in_a_form_has_the_same_bound() -> None:
         Form([("input", "[" + "1," * MANY + "1]")]).json("input")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+async def test_a_body_is_utf_8_so_that_it_can_be_judged(hf: Holdfast, encoding: str) -> None:
+    said = '{"metadata": {"a": "' + "\u222c" * 10 + '"}}'  # whose bytes have a quote and a comma
+    told = await ann(hf).call("POST", f"{API}/sessions", raw=said.encode(encoding))
+    assert (told.status, "UTF-8" in told.json["detail"]) == (422, True), told.body
+    with pytest.raises(BadPayload, match="not JSON"):
+        codec.decode_foreign(said.encode(encoding), what="it")
+
+
+async def test_a_mark_before_utf_8_is_read(hf: Holdfast) -> None:
+    told = await ann(hf).call("POST", f"{API}/sessions", raw=b'\xef\xbb\xbf{"metadata": {}}')
+    assert told.status == 201, told.body
+    assert codec.decode_foreign(b"\xef\xbb\xbf[1]", what="it") == [1]
+
+
+async def test_json_that_is_named_like_a_form_has_the_same_bound(hf: Holdfast) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded+json"}
+    told = await ann(hf).call("POST", f"{API}/sessions", raw=WIDE["items"].encode(), headers=headers)
+    assert (told.status, told.json["error"]) == (413, "TooLarge"), told.body[:200]
+
+
 async def test_who_is_not_known_yet_sends_little(hf: Holdfast) -> None:
     client = Client(web(hf))
     for headers in (FORM, {"sec-fetch-site": "same-origin"}):
         told = await client.call("POST", "/login", raw=b"[" + b"1," * 100_000, headers=headers)
         assert (told.status, told.json["error"]) == (413, "TooLarge")
+
+
+async def test_a_delivery_is_utf_8(hf: Holdfast) -> None:
+    @hf.job
+    async def book(amount: int) -> None: ...
+
+    hf.webhook("payments", book, secret=SECRET)
+    told = await Sender(hf).deliver("payments", '{"amount": 1}'.encode("utf-16"))
+    assert (told.status, "not JSON" in told.json["detail"]) == (422, True), told.body
 
 
 async def test_a_delivery_has_the_same_bound(hf: Holdfast) -> None:

@@ -66,6 +66,12 @@ async def test_a_plan_that_is_not_json_is_refused(connect: Connect, text: str) -
     assert await client("PING") == "PONG"
 
 
+async def test_a_plan_is_utf_8(connect: Connect) -> None:
+    client = await connect()
+    plan = '{"plan_id": "p", "tasks": []}'.encode("utf-16")
+    assert await client("PLAN.SUBMIT", plan) == "-ERR Invalid plan schema: not JSON"
+
+
 async def test_a_plan_of_very_many_values_is_refused_before_it_is_parsed(connect: Connect) -> None:
     client = await connect()
     text = '{"plan_id": "bad", "tasks": [' + "1," * 50_000 + "1]}"

@@ -66,7 +66,7 @@ def find_text_tools(*, search: str | None = None) -> dict[str, str]:
 def read_card(name: str, output: bytes) -> object:
     """The description that a unit has printed."""
     try:
-        card = json.loads(output[:CARD_CAP])
+        card = json.loads(output[:CARD_CAP].decode())
     except (ValueError, RecursionError):
         raise UsageError(f"{name} --describe does not print JSON, so it is not an agentic unit.") from None
     if not isinstance(card, dict) or not isinstance(card.get("name"), str):

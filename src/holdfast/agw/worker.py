@@ -337,7 +337,7 @@ class AgwWorker:
 def _read_job(popped: bytes) -> dict[str, Any] | None:
     """A job as a pop replies it; None if it has no id by which a report could name it."""
     try:
-        job = json.loads(popped)
+        job = json.loads(popped.decode())
     except (ValueError, RecursionError):
         return None
     return job if isinstance(job, dict) and isinstance(job.get("job_id"), str) else None

@@ -8,6 +8,7 @@ for its typed events cost three times as much and hide the pings. Its retries ar
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -141,7 +142,7 @@ class AnthropicModel(MessageBatches):
         try:
             async with asyncio.timeout(request.idle):
                 response = await self._post(client, "/v1/messages/count_tokens", body, request, stream=False)
-            return int(response.json()["input_tokens"])
+            return int(json.loads(response.content.decode())["input_tokens"])
         except TimeoutError:
             raise ModelFailure("timeout", f"no count arrived within {request.idle:g}s.", bought="no") from None
         except AnthropicError as problem:

@@ -134,7 +134,7 @@ def _readable(data: bytes) -> BatchLine:
 def line_of(data: bytes) -> BatchLine:
     """One line of results; `ModelFailure("malformed")` if it is none."""
     try:
-        value = json.loads(data)
+        value = json.loads(data.decode())
     except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"a line of the results is not JSON: {data[:200]!r}.") from problem
     id = value.get("custom_id") if isinstance(value, dict) else None

@@ -100,7 +100,7 @@ class MessageBatches(ABC):
 
 def _decoded(answer: bytes, bought: Bought) -> dict[str, Any]:
     try:
-        value = json.loads(answer)
+        value = json.loads(answer.decode())
     except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"the answer is not JSON: {answer[:200]!r}.", bought=bought) from problem
     if not isinstance(value, dict):

@@ -49,7 +49,7 @@ class Lines(DataLines):
 
 def _decoded(data: bytes) -> Wire:
     try:
-        event = json.loads(data)
+        event = json.loads(data.decode())
     except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"an event is not JSON: {data[:200]!r}.") from problem
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):

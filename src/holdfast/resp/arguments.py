@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -74,7 +73,7 @@ def json_object(call: CommandCall, at: int, problem: str) -> dict[str, Any]:
     if codec.is_wide(call.arguments[at]):
         raise CallRefused(f"{problem}: more than {codec.MOST_VALUES} values")
     try:
-        value = json.loads(call.arguments[at], parse_constant=_no_constant)
+        value = codec.loads_utf8(call.arguments[at], parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise CallRefused(f"{problem}: not JSON") from None
     if not isinstance(value, dict):

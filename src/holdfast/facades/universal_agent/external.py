@@ -26,6 +26,7 @@ from holdfast.facades.universal_agent.gateway_values import (
 )
 from holdfast.facades.universal_agent.protocol import CloseCode
 from holdfast.facades.universal_agent.refusals import UnknownSession
+from holdfast.kernel import codec
 
 if TYPE_CHECKING:
     import httpx2
@@ -213,7 +214,7 @@ class ExternalGateway:
         if status >= 400:
             raise UsageError(f"gateway {self._base_url} refused the call ({status}): {answer.text[:500]}")
         try:
-            given = answer.json() if answer.content else {}
+            given = codec.loads_utf8(answer.content) if answer.content else {}
         except (ValueError, RecursionError):
             given = None
         if not isinstance(given, dict):

@@ -13,8 +13,8 @@ from holdfast.http.pages.links import is_below, links_of
 from holdfast.http.pages.rendering import render
 from holdfast.http.pages.serving import html, wants_page
 from holdfast.http.security.denials import unknown
-from holdfast.http.security.gate import FORM, Gate, address_of, cookie_name
-from holdfast.http.security.texts import short_body
+from holdfast.http.security.gate import Gate, address_of, cookie_name
+from holdfast.http.security.texts import is_form, short_body
 from holdfast.kernel import codec
 
 _LONGEST = 4_096
@@ -41,7 +41,7 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
         """`POST /login` with `{"token": …}`, or from the page."""
         gate.check_origin(request)
         await short_body(request, _LARGEST)
-        by_form = request.headers.get("content-type", "").startswith(FORM)
+        by_form = is_form(request)
         said = dict(await filled(request)) if by_form else await _json(request)
         secret = said.get("token")
         principal = await gate.hf.access.tokens.principal(secret.strip()) if isinstance(secret, str) else None
@@ -59,7 +59,7 @@ def add_logins(app: FastAPI, gate: Gate) -> None:
         cookie = request.cookies.get(cookie_name(request))
         if cookie is not None:
             await gate.hf.access.logins.end(cookie)
-        by_form = request.headers.get("content-type", "").startswith(FORM)
+        by_form = is_form(request)
         response = RedirectResponse(links_of(request)("/login"), 303) if by_form else Response(status_code=204)
         response.delete_cookie(cookie_name(request), path="/", secure=True, httponly=True, samesite="lax")
         return response

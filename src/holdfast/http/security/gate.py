@@ -19,7 +19,7 @@ from starlette.responses import Response
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
 from holdfast.changes import unnoted
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import BadPayload, HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
 from holdfast.http.api.seen import Seen
@@ -31,11 +31,10 @@ from holdfast.http.security.caps import RateCap
 from holdfast.http.security.denials import absent, forbidden, too_large, unknown
 from holdfast.http.security.reasons import reason_of
 from holdfast.http.security.roles import Rule
-from holdfast.http.security.texts import check_texts
+from holdfast.http.security.texts import check_texts, is_form
 from holdfast.kernel import codec
 from holdfast.kernel.bounds import Bounds, bound
 
-FORM = "application/x-www-form-urlencoded"
 Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a request, or a WebSocket
 Answering = Callable[[Request], Awaitable[Response]]
 
@@ -181,10 +180,8 @@ class Gate:
 
     async def _changed(self, request: Request, by: Principal, endpoint: RuledRoute, answer: Answering) -> Response:
         body = await request.body()
-        if not request.headers.get("content-type", "").startswith(FORM) and codec.is_wide(body):
-            raise too_large(
-                "the body has too many values.", f"Send at most {codec.MOST_VALUES:,} keys, items and values at once."
-            )
+        if not is_form(request):
+            _check_json(body)
         check_texts(request, body)
         digest = hashlib.sha256(body).hexdigest()
         key = request.headers.get("idempotency-key") if endpoint.creates else None
@@ -232,6 +229,15 @@ class Gate:
         finally:
             await audit.add(by, endpoint.name, path, phase="outcome", about=intent, status=status)
         return response
+
+
+def _check_json(body: bytes) -> None:
+    if codec.is_wide(body):
+        raise too_large(
+            "the body has too many values.", f"Send at most {codec.MOST_VALUES:,} keys, items and values at once."
+        )
+    if not codec.is_utf8(body):  # else a route would read what was not counted here
+        raise BadPayload("the body is not text in UTF-8. Send JSON as UTF-8.")
 
 
 def gate_of(request: Request) -> Gate:

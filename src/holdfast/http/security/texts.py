@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from holdfast.errors import BadPayload
 from holdfast.http.security.denials import too_large
 
+FORM = "application/x-www-form-urlencoded"
 _SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
 
@@ -24,6 +25,11 @@ async def short_body(request: Request, most: int) -> bytes:
             raise too_large("the body is too large.", f"Send at most {most:,} bytes.")
     request._body = body = bytes(raw)  # what Starlette's own `body()` keeps
     return body
+
+
+def is_form(request: HTTPConnection) -> bool:
+    """Whether the body is that of a form, as its type says: `…-urlencoded+json` is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
 
 
 def check_texts(request: Request, body: bytes) -> None:

@@ -161,7 +161,7 @@ class ChatModel:
 
 def _chunk(text: bytes, response: Response) -> Wire:
     try:
-        chunk = json.loads(text)
+        chunk = json.loads(text.decode())
     except (ValueError, RecursionError) as problem:
         raise ModelFailure("malformed", f"a chunk is not JSON: {text[:200]!r}.") from problem
     if not isinstance(chunk, dict):
