@@ -6,6 +6,7 @@ change the order in which text is read is written as its escape.
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from typing import Any
 
@@ -18,6 +19,11 @@ _JOINERS = "\u200c\u200d"  # some scripts and signs need them, and no terminal o
 def plural(number: float, one: str, many: str = "", *, more: str = "") -> str:
     """A number with its noun, and a verb if you like: "1 job", "1,200 jobs"; `more` comes after the number."""
     return f"{number:,}{more} {one if number == 1 and not more else many or f'{one}s'}"
+
+
+def shell_word(name: str) -> str:
+    """A name as an argument of a command of ours that a person copies: one word, and no option."""
+    return ("-- " if name.startswith("-") else "") + shlex.quote(escaped(name))
 
 
 def escaped(text: str, keep: str = "") -> str:

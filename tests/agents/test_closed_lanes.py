@@ -14,6 +14,7 @@ from holdfast.app import core_of
 from holdfast.errors import NotFound
 from holdfast.models.script import Script, say
 from holdfast.models.simulator import simulator
+from holdfast.shown_text import shell_word
 from holdfast.testing import Lab, Labs
 from tests.agents.test_races import intercept
 from tests.support.agents import MODEL, settle
@@ -59,7 +60,7 @@ async def test_a_lane_that_waits_for_a_person_holds_its_runs_without_a_look(prov
         assert {(await run.refresh()).state for run in runs} == {"pending"}
         why = str(await runs[-1].why())
         assert f"lane {lane(hf)} has waited for a person since " in why
-        assert f"`holdfast lanes open {lane(hf)}`" in why
+        assert f"`holdfast lanes open {shell_word(lane(hf))}`" in why
         (shown,) = await hf.lanes.list()
         assert (shown.name, shown.person, shown.waiting) == (lane(hf), 1, 12)
         sent = provider.state.stats["sent"]
@@ -266,7 +267,7 @@ async def test_a_batch_behind_a_closed_lane_waits_without_a_look(provided: Labs)
             await lab.clock.advance("1h")
         (closed,) = await hf.lanes.list()
         assert (closed.name, closed.waiting) == (f"{lane(hf)}/batch", 1)
-        assert f"`holdfast lanes open {closed.name}`" in str(await run.why())
+        assert f"`holdfast lanes open {shell_word(closed.name)}`" in str(await run.why())
         submitted = provider.state.stats["sent"]
         await lab.drain()
         assert provider.state.stats["sent"] == submitted

@@ -356,5 +356,5 @@ def test_a_lane_that_waits_for_a_person_is_a_warning_with_the_command() -> None:
     assert (
         "has waited for a person since 2027-01-15 08:00:00 UTC, and 12 wait behind it: auth: invalid" in first.sentence
     )
-    assert first.remedy == "Fix that, then run `holdfast lanes open anthropic#1/claude`."
+    assert first.remedy == "Fix that, then run `holdfast lanes open 'anthropic#1/claude'`."
     assert "closed until 2027-01-15 08:00:40 UTC, and 10,000 or more wait behind it" in second.sentence

@@ -15,6 +15,7 @@ from holdfast.kernel.doctor import examine
 from holdfast.kernel.doctor_database import Finding
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.queues import CAP
+from holdfast.shown_text import shell_word
 
 
 async def examine_app(app: Core) -> list[Finding]:
@@ -44,7 +45,7 @@ def judge_lanes(lanes: Sequence[ClosedLane]) -> Iterator[Finding]:
                 "lanes",
                 "warning",
                 f"lane {lane.name} has waited for a person since {_at(lane.updated_at)}, and {waiting}: {lane.reason}",
-                f"Fix that, then run `holdfast lanes open {lane.name}`.",
+                f"Fix that, then run `holdfast lanes open {shell_word(lane.name)}`.",
             )
         else:
             until = _at(lane.closed_until or lane.now)

@@ -28,6 +28,7 @@ from holdfast.models import Answered, ModelFailure
 from holdfast.outcomes import Cancel, Outcome, Settled, Snooze
 from holdfast.reasons import Gate, Reason, time_text
 from holdfast.settings import Settings
+from holdfast.shown_text import shell_word
 from holdfast.workers.layer import Chore
 
 TOGETHER = 500  # woken by one transaction, when a person opens a lane
@@ -98,7 +99,7 @@ class ProviderClosed(Reason):
         since = time_text(self.person_since, "%Y-%m-%d %H:%M UTC")
         return (
             f"lane {self.lane} has waited for a person since {since}: {self.cause}. Fix that, then run `holdfast "
-            f"lanes open {self.lane}`"
+            f"lanes open {shell_word(self.lane)}`"
         )
 
 

@@ -35,7 +35,7 @@ from holdfast.kernel.rows import AheadOfClock, DutyRow, Route
 from holdfast.kernel.states import WorkerState
 from holdfast.kernel.watch_rows import Backlog, Misplaced, Symptoms
 from holdfast.settings import Settings
-from holdfast.shown_text import plural
+from holdfast.shown_text import plural, shell_word
 
 GRACE_US = 60_000_000  # what a sweep should have done within a second is late after this
 _SETTLED_US = 30_000_000  # a worker that came later may still be taking its presence
@@ -238,7 +238,7 @@ def _paused(rows: Sequence[QueueRow], blocked: Mapping[str, int]) -> Iterator[Fi
                 "queues",
                 "note",
                 f"queue {row.name} is paused{reason}.{held}",
-                f"`holdfast queues resume {row.name}` resumes it.",
+                f"`holdfast queues resume {shell_word(row.name)}` resumes it.",
             )
 
 
@@ -249,7 +249,7 @@ def _unfired(rows: Sequence[ScheduleRow]) -> Iterator[Finding]:
                 "schedules",
                 "problem",
                 f"schedule {row.name} cannot be fired: {row.error}",
-                f"Start a worker that declares it correctly, or `holdfast schedules delete {row.name}`.",
+                f"Start a worker that declares it correctly, or `holdfast schedules delete {shell_word(row.name)}`.",
             )
 
 

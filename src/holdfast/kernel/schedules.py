@@ -24,6 +24,7 @@ from holdfast.kernel.queries import now
 from holdfast.kernel.rows import NewJob, Route, Term
 from holdfast.kernel.statements import SchedulesSql
 from holdfast.kernel.stored_json import read
+from holdfast.shown_text import shell_word
 from holdfast.validation import did_you_mean, named
 
 MOST_CAUGHT_UP = 1_000
@@ -172,7 +173,7 @@ def _stored(row: ScheduleRow) -> tuple[NewJob, Route, bool]:
     except (ValueError, TypeError, KeyError, AttributeError, NotUnderstood) as problem:
         raise UsageError(
             f"the job of schedule {row.name!r} cannot be read ({type(problem).__name__}: {problem}). "
-            f"Start a worker that declares it, or delete it with `holdfast schedules delete {row.name}`."
+            f"Start a worker that declares it, or delete it with `holdfast schedules delete {shell_word(row.name)}`."
         ) from problem
 
 

@@ -19,7 +19,7 @@ from holdfast.http.pages import words
 from holdfast.http.pages.asset_files import version
 from holdfast.http.pages.charts import gauge, share, stacked
 from holdfast.http.pages.markdown import Prose
-from holdfast.shown_text import escaped, escaped_lines, obeyed_escaped, plural
+from holdfast.shown_text import escaped, escaped_lines, obeyed_escaped, plural, shell_word
 from holdfast.values import as_json
 from holdfast.values.times import iso
 
@@ -97,8 +97,8 @@ def lines(text: object, longest: int = words.LONGEST_TEXT) -> str:
 
 
 def shell(name: str) -> str:
-    """A name as a word of a command that a person copies into a shell."""
-    return shlex.quote(line(name, 200))
+    """A name as the last argument of a command of ours that a person copies into a shell."""
+    return shell_word(line(name, 200))
 
 
 def json_string(name: str) -> str:
