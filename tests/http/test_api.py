@@ -303,4 +303,4 @@ async def test_bad_input_is_a_problem_with_a_remedy(
 
 async def test_a_body_that_is_not_text_is_wrong_usage(admin: Client) -> None:
     answer = await admin.call("POST", f"{API}/sessions", raw=b"\xff\xfe\x00")
-    assert (answer.status, answer.json["error"], answer.json["retry"]) == (422, "UsageError", "never"), answer.body
+    assert (answer.status, answer.json["error"], answer.json["retry"]) == (422, "BadPayload", "never"), answer.body
