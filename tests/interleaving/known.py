@@ -6,12 +6,12 @@ from typing import Final
 
 # These went wrong once. Each is tried after every statement in every run of the suite, not after one.
 MENDED: Final = (
-    "agent-asking/begun_elsewhere/journal",
     "agent-asking/commit_calls/journal",
     "agent-asking/fail_turn/journal",
-    "agent-asking/journal/begun_elsewhere",
     "agent-asking/journal/commit_calls",
     "agent-asking/journal/fail_turn",
+    "agent-inherited/begin/journal_of_the_frozen",
+    "agent-inherited/journal_of_the_frozen/begin",
     "agent-zombie/journal/journal",
     "takeover/sweep/take",
     "takeover/take/take_too",

@@ -24,26 +24,30 @@ from holdfast.agents.money.statements import BudgetsSql
 from holdfast.agents.people.inquiry_pages import list_inquiries
 from holdfast.agents.runs.create import create_run
 from holdfast.agents.runs.turns import Play, begin
+from holdfast.agents.statements import RunsSql
+from holdfast.crons import next_tick
 from holdfast.errors import HoldfastError
 from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat
 from holdfast.kernel.brokers import Claimer, claim_for, take
-from holdfast.kernel.cancel import cancel
+from holdfast.kernel.cancel import cancel, cancel_free_family
 from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers.lent_postgres import LentAsyncpg
-from holdfast.kernel.duties import CLEANUP, SCHEDULES, acquire
-from holdfast.kernel.enqueue import enqueue, enqueue_once, enqueue_unique
+from holdfast.kernel.duties import CLEANUP, SCHEDULES, acquire, clean_up
+from holdfast.kernel.enqueue import enqueue, enqueue_children, enqueue_once, enqueue_unique
 from holdfast.kernel.lanes import open_lanes
-from holdfast.kernel.leases import beat, expire
+from holdfast.kernel.leases import beat, expire, return_unnamed
 from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.queues import list_lanes, list_queues, set_queue
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Lease, NewJob
-from holdfast.kernel.statements import BrokersSql, EnqueueSql, JobsSql, LanesSql, LeasesSql, WorkersSql
-from holdfast.kernel.waiting import park, signal, store_step, wake
+from holdfast.kernel.schedules import NewSchedule, find_schedule, fire, put_schedule
+from holdfast.kernel.statements import BrokersSql, EnqueueSql, JobsSql, LanesSql, LeasesSql, WaitingSql, WorkersSql
+from holdfast.kernel.waiting import overdue, park, signal, store_step, wake
 from holdfast.kernel.why import why
 from holdfast.kernel.workers import adopt_routes, list_workers, look, lose_workers, register
+from holdfast.machines import family
 from holdfast.outcomes import Done, Snooze
 from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked
 from holdfast.resp.rows import Epoch
@@ -69,7 +73,8 @@ class Talks(Agents):
 
     async def accepted(self, name: str) -> Lease:
         """A run that was claimed."""
-        new = self.submission(name, None, name, name)
+        session = name.removesuffix(" again")
+        new = self.submission(name, None, session, session)
         await self.do(put_budget, new.session.id)
         await self.do(create_run, new, "")
         (lease,) = await self.do(claim, self.worker, [new.route.id], 1, TTL_US)
@@ -97,17 +102,22 @@ class Everything(Scene):
 
     async def build(self) -> None:
         self.worker, self.stopped = await self.register(), await self.register("stopped")
-        for duty, worker in ((CLEANUP, self.stopped), (SCHEDULES, self.worker)):
-            await self.do(acquire, duty, worker, ttl_us=_HOUR, gone=[])
+        await self.do(acquire, CLEANUP, self.stopped, ttl_us=3 * _HOUR, gone=[])
+        self.term = await self.do(acquire, SCHEDULES, self.worker, ttl_us=3 * _HOUR, gone=[])
+        for name in ("held", "nightly"):
+            tick = NewSchedule(name, "* * * * *", "UTC", "one", self.job(f"tick {name}"), route_for("default", "work"))
+            await self.do(put_schedule, tick, next_tick)
+        await self.build_losses()
         await self.put(self.job("runs held"), self.job("runs"), self.job("parks"))
         self.runs_held, self.runs, self.parks = await self.claimed(3)
         await self.put(self.laned("narrow", "held"), self.laned("other narrow", "other"))
         self.narrow, self.other_narrow = await self.claimed(2, laned=True)
         await self.put(self.laned("blocked", "held"))
         await self.claimed(2, laned=True)
-        await self.put(self.job("channel"))
-        (waits,) = await self.claimed()
-        await self.do(park, waits, channel="held", timeout_us=None)
+        for name, channel in (("channel", "held"), ("other channel", "other")):
+            await self.put(self.job(name))
+            (waits,) = await self.claimed()
+            await self.do(park, waits, channel=channel, timeout_us=None)
         key = self.job("unique", unique_key="held", unique_scope="live")
         await self.do(enqueue_unique, key, self.routes(key))
         once = self.job("once")
@@ -121,10 +131,54 @@ class Everything(Scene):
         await self.do(set_queue, "default", on_orphan="requeue")
         await self.build_talks()
         await self.build_owners()
+        await self.build_late()
+        self.schedule = await self.do(find_schedule, "nightly")
         await self.put(self.job("ready held"), self.job("ready"))
         await self.put(self.laned("behind", "held"), self.laned("free", "free"))
         await self.store.query(f"update holdfast.lane set updated_at = {self.store.clock.us - 2 * _HOUR} returning 1")
         await self.store.query(f"update holdfast.route set used_at = {self.store.clock.us - 2 * _HOUR} returning 1")
+
+    async def build_losses(self) -> None:
+        """A worker is dead, and the next sweep ends what it had: jobs, runs that were to stop, children of machines.
+        The families of two cancelled jobs are to be cancelled, and two jobs are due."""
+        self.dead = await self.register("dead")
+        await self.put(self.job("lost held"), self.job("lost"))
+        await self.claimed(2, worker=self.dead)
+        self.talks.worker = self.dead
+        for name in ("dying held", "dying"):
+            await self.talks.answered(await self.talks.asked(name))
+            await self.talks.asked(f"{name} again")
+            await self.do(cancel, self.talks.id(f"{name} again"), reason="no more")
+        for name in ("machine held", "machine"):
+            await self.launched(name, layer="machines")
+        for name in ("machine held", "machine"):
+            await self.claimed(1, f"machine:child of {name}", worker=self.dead)
+            await self.do(cancel, self.id(f"child of {name}"), reason="no more")
+        await self.do(lose_workers, gone=[self.dead], reason="killed")
+        for name in ("parent held", "parent"):
+            await self.launched(name)
+            await self.do(cancel, self.id(name), reason="no more")
+        await self.put(*(self.job(name, "other", delay_us=SECOND) for name in ("due held", "due")))
+
+    async def build_late(self) -> None:
+        """Jobs and runs that nobody has begun are overdue."""
+        for name in ("late held", "late"):
+            await self.put(self.job(name, "other", deadline_us=SECOND))
+            new = self.talks.submission(name, None, name, name)
+            await self.do(create_run, new._replace(job=new.job._replace(deadline_us=SECOND)), "")
+        await self.store.advance("2s")
+
+    async def launched(self, name: str, **changes: Any) -> None:
+        """A parent that waits for its child."""
+        kind = f"machine:{name}" if changes else "parent"
+        await self.put(self.job(name, kind, **changes))
+        (parent,) = await self.claimed(1, kind)
+        child = self.job(f"child of {name}", f"machine:child of {name}" if changes else "child", **changes)
+        await self.do(enqueue_children, parent, [child], self.routes(child))
+        if changes:
+            await self.do(family._park_unless_ended, parent, [child.id], None)
+        else:
+            await self.do(park, parent, channel=None, timeout_us=None)
 
     async def build_talks(self) -> None:
         self.talks.worker = self.worker
@@ -234,7 +288,28 @@ class Everything(Scene):
 
     @verb
     def expire(self) -> Call:
-        return call(expire, gone=[], limit=100, backoff_us=SECOND, chance=random.Random(0))
+        return call(expire, gone=[self.dead], limit=100, backoff_us=SECOND, chance=random.Random(0))
+
+    @verb
+    def overdue(self) -> Call:
+        return call(overdue, limit=100)
+
+    @verb
+    def cancel_free_family(self) -> Call:
+        return call(cancel_free_family, limit=100)
+
+    @verb
+    def fire(self) -> Call:
+        return call(fire, self.schedule, next_tick)
+
+    @verb
+    def clean_up(self) -> Call:
+        return call(clean_up, self.term, self.worker, key_age_us=_HOUR, worker_age_us=_HOUR)
+
+    @verb
+    def return_unnamed(self) -> Call:
+        """It knows only one of its jobs."""
+        return call(return_unnamed, self.worker, self.id("incarnation", "w", "first"), [self.runs.held], limit=100)
 
     @verb
     def lose_workers(self) -> Call:
@@ -404,25 +479,30 @@ HOLDS: Final = (
     row("duty", "duty where name = 'cleanup'"),
     row("ready row", "ready where seq = {ready held}"),
     row("blocked row", "later where state = 'blocked'"),
-    row("waiting row", "later where seq = {channel}"),
-    row("lease row", "lease where seq = {runs held}"),
-    row("anchor of a job", "job where seq = {runs held}"),
+    row("waiting row", "later where seq in ({channel}, {due held})"),
+    row("lease row", "lease where seq in ({runs held}, {lost held})"),
+    row("anchor of a job", "job where seq in ({runs held}, {lost held}, {parent held}, {machine held}, {late held})"),
+    row("channel of a machine", "channel where name = 'holdfast:machine ' || {machine held}"),
+    row(
+        "totals of a session", "session_total where session in (select id from holdfast.session where key like '%held')"
+    ),
+    row("schedule", "schedule where name = 'held'"),
     row("queue", "queue where name = 'default'"),
     row("broker", "worker where id = 'broker held'"),
     row("client of a gateway", "worker where id = 'client held'"),
-    row("session", "session where key = 'held'"),
-    row("run", "run where session = (select id from holdfast.session where key = 'held')"),
+    row("session", "session where key like '%held'"),
+    row("run", "run where session in (select id from holdfast.session where key like '%held')"),
     row(
         "turn",
-        "turn where run = (select r.id from holdfast.run r join holdfast.session s on s.id = r.session"
-        " where s.key = 'held')",
+        "turn where run in (select r.id from holdfast.run r join holdfast.session s on s.id = r.session"
+        " where s.key like '%held')",
     ),
     row("agent", "agent where name = 'helper'"),
-    row("budget", "budget where subject = (select id from holdfast.session where key = 'held')"),
+    row("budget", "budget where subject in (select id from holdfast.session where key like '%held')"),
     row(
         "use of a budget",
-        "budget_use where budget = (select b.id from holdfast.budget b join holdfast.session s"
-        " on s.id = b.subject where s.key = 'held')",
+        "budget_use where budget in (select b.id from holdfast.budget b join holdfast.session s"
+        " on s.id = b.subject where s.key like '%held')",
     ),
     row("provider lane", "provider_lane where name = 'held'"),
     Held("migration lock", _migration_lock),
@@ -463,6 +543,26 @@ MUTANTS: Final = (
         "a claim waits for jobs that somebody holds",
         "ready row/claim_plain",
         (Edit(JobsSql.claim_one, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "a sweep waits for a run that it has to end",
+        "run/expire",
+        (Edit(RunsSql.held_runs, "order by r.id for update skip locked", "order by r.id for update"),),
+    ),
+    Mutant(
+        "a sweep waits for money that a run has reserved",
+        "use of a budget/expire",
+        (Edit(RunsSql.held_runs, "order by u.budget, u.period for update skip locked", "order by u.budget, u.period"),),
+    ),
+    Mutant(
+        "a sweep waits for who wakes a machine",
+        "channel of a machine/expire",
+        (Edit(WaitingSql.held_channels, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "a sweep waits for a child of a cancelled job",
+        "anchor of a job/cancel_free_family",
+        (Edit(JobsSql.try_lock_anchors, " for update skip locked", " for update"),),
     ),
     Mutant(
         "a sweep waits for the row of a worker",

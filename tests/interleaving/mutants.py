@@ -221,7 +221,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an attempt begins with the turn before its run: it and the journal of the one before wait for each other",
-        "agent-asking/journal/begun_elsewhere",
+        "agent-inherited/journal_of_the_frozen/begin",
         (Edit(RunsSql.begin_turn, " for update"),),
     ),
     Mutant(

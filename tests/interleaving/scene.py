@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from holdfast.errors import HoldfastError
 from holdfast.kernel import ids, waiting
 from holdfast.kernel.brokers import claim_for
-from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_these
+from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_free_family, cancel_these
 from holdfast.kernel.cancel_many import CancelFilter, Place, find_wanted, newest_job
 from holdfast.kernel.claim import claim
 from holdfast.kernel.clocks import bring_back
@@ -53,6 +53,7 @@ _SKIPPING = frozenset(
         wake,
         open_lanes,
         cancel_family,
+        cancel_free_family,
         bring_back,
     }
 )

@@ -57,6 +57,7 @@ SCENES: dict[str, type[Scene]] = {
         scenes_agents.Beginning,
         scenes_agents.Tools,
         scenes_agents.Approval,
+        scenes_agents.Inherited,
         scenes_agents.Zombies,
         scenes_machines.Machines,
         scenes_resp.Gateway,

@@ -363,10 +363,10 @@ class Approval(Agents):
         return call(cancel_family, limit=10)
 
 
-class Zombies(Agents):
-    """A worker that was frozen while it asked, and the one that plays the same turn now."""
+class Inherited(Agents):
+    """A worker that was frozen while it asked, and the one that has claimed the run since and has not begun."""
 
-    name = "agent-zombie"
+    name = "agent-inherited"
 
     async def build(self) -> None:
         self.worker = await self.register()
@@ -378,7 +378,28 @@ class Zombies(Agents):
         heir = await self.register("heir")
         (lease,) = await self.do(claim, heir, [self.route], 1, TTL_US)
         self.turn = await self.play(lease)
+
+    @verb
+    def begin(self) -> Call:
+        return call(begin, self.turn, PROMPT, INTENT)
+
+    @verb
+    def journal_of_the_frozen(self) -> Call:
+        return self.speaking(self.stale, "I was")
+
+
+class Zombies(Inherited):
+    """A worker that was frozen while it asked, and the one that plays the same turn now."""
+
+    name = "agent-zombie"
+
+    async def build(self) -> None:
+        await super().build()
         await self.do(begin, self.turn, PROMPT, INTENT)
+
+    @classmethod
+    def verbs(cls) -> Iterator[str]:
+        yield from (name for name in super().verbs() if name not in vars(Inherited))
 
     @verb
     def commit_calls(self) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
+from holdfast.kernel.cancel import cancel, cancel_family, cancel_free_family, cancel_these
 from holdfast.kernel.cancel_many import LIVE, CancelFilter
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.leases import FOREVER, renew
@@ -73,6 +73,10 @@ class Family(Scene):
     @verb
     def cancel_family(self) -> Call:
         return call(cancel_family, limit=10)
+
+    @verb
+    def cancel_free_family(self) -> Call:
+        return call(cancel_free_family, limit=10)
 
     @verb
     def park(self) -> Call:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 
 import pytest
 
@@ -78,6 +78,9 @@ class Clumsy:
     def __init__(self) -> None:
         self.bad = ""
         self.raised = 0
+
+    async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
+        return frozenset()
 
     async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         for row in jobs:

@@ -197,6 +197,7 @@ class RunsSql(
     move_run: Exec
     finish_runs: Many[FinishedRun]
     abandon_calls: Exec
+    held_runs: Many[Seq]
     open_runs: Many[OpenRun]
     find_stuck: Many[Seq]
     lapse: Exec

@@ -16,13 +16,14 @@ from holdfast.errors import NotFound
 from holdfast.kernel import codec
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.families import lock_jobs, lock_order, parents_of, settle
+from holdfast.kernel.families import lock_jobs, lock_order, parents_of, settle, try_lock_jobs
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Moved
 from holdfast.kernel.statements import CancelSql
 from holdfast.kernel.states import TERMINAL, State, known_state
 
 _REASON_CAP = 2_000
+_FAMILIES = 20  # that one sweep tries, until it finds a child that is free
 
 
 class Cancelled(NamedTuple):
@@ -59,14 +60,36 @@ async def cancel_family(tx: Transaction, *, limit: int, families: int = 1) -> bo
     parents = [family.job for family in found if family.reason == reason]
     children = await tx.many(CancelSql.cancellable_children, parents=parents, limit=limit)
     if not children:
-        await tx.run(CancelSql.pass_cancellation, parents=parents, reason=reason)
-        await tx.run(CancelSql.close_cancellation, jobs=parents)
+        await _pass_on(tx, parents, reason)
         return True
     await lock_jobs(tx, lock_order(children))
-    seqs = [child.seq for child in children]
+    await _cancel_children(tx, [child.seq for child in children], reason)
+    return True
+
+
+async def cancel_free_family(tx: Transaction, *, limit: int) -> bool:
+    """As `cancel_family`, for a sweep: children that somebody else is changing are left to the next one, and a family
+    of which nobody is free does not keep those behind it waiting."""
+    for family in await tx.many(CancelSql.next_cancellations, limit=_FAMILIES):
+        children = await tx.many(CancelSql.cancellable_children, parents=[family.job], limit=limit)
+        if not children:
+            await _pass_on(tx, [family.job], family.reason)
+            return True
+        locked = {job.seq for job in await try_lock_jobs(tx, children)}
+        if free := [child.seq for child in children if child.seq in locked]:
+            await _cancel_children(tx, free, family.reason)
+            return True
+    return False
+
+
+async def _pass_on(tx: Transaction, parents: Sequence[int], reason: str) -> None:
+    await tx.run(CancelSql.pass_cancellation, parents=parents, reason=reason)
+    await tx.run(CancelSql.close_cancellation, jobs=parents)
+
+
+async def _cancel_children(tx: Transaction, seqs: Sequence[int], reason: str) -> None:
     await open_cancellation(tx, seqs, reason=reason)
     await _cancel_now(tx, seqs, reason)
-    return True
 
 
 async def cancel_these(tx: Transaction, seqs: Sequence[int], states: Collection[str], *, reason: str) -> Cancelled:

@@ -7,7 +7,7 @@ with others.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast.kernel.hints import Announcement
@@ -61,6 +61,10 @@ class Owner(Protocol):
     @property
     def own_failures(self) -> bool:
         """Whether it counts its failures itself, by what its jobs are for."""
+
+    async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
+        """Those of these jobs that somebody else keeps from ending: rows of the layer that their end writes are locked.
+        The rows of the others are locked from now on."""
 
     async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         """Some of its jobs have ended, in this transaction. What this writes is committed with their end, and what it

@@ -59,10 +59,15 @@ async def lock_jobs(tx: Transaction, seqs: Iterable[int]) -> list[LockedJob]:
 
 
 async def try_lock_jobs(tx: Transaction, family: Sequence[Kin]) -> list[LockedJob]:
-    """Those of these jobs that nobody else is changing, nor their parents, locked as by `lock_jobs`."""
+    """Those of these jobs that nobody else is changing, nor their parents, nor what their layers keep, locked as by
+    `lock_jobs`."""
     anchored = {row.seq for row in await tx.many(JobsSql.try_lock_anchors, seqs=lock_order(family))}
     seqs = [job.seq for job in family if job.seq in anchored and (job.parent is None or job.parent in anchored)]
-    return sorted(await tx.many(JobsSql.try_lock_places, seqs=sorted(seqs))) if seqs else []
+    locked = await tx.many(JobsSql.try_lock_places, seqs=sorted(seqs)) if seqs else []
+    for layer in tx.layers if locked else ():
+        held_up = await layer.held_up(tx, sorted(job.seq for job in locked))
+        locked = [job for job in locked if job.seq not in held_up]
+    return sorted(locked)
 
 
 async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:

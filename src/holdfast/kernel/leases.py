@@ -16,7 +16,7 @@ from holdfast.kernel.broker_rows import Beaten, OwnerBeat, Renewal
 from holdfast.kernel.complete import complete_and_settle, error_json, release
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import settle, try_lock_jobs
-from holdfast.kernel.rows import Fence, Held, Lease, Lost, Renewed
+from holdfast.kernel.rows import Fence, Held, Kin, Lease, Lost, Renewed
 from holdfast.kernel.statements import BrokersSql, JobsSql, LeasesSql, WaitingSql, WorkersSql
 from holdfast.kernel.states import ALIVE, WorkerState
 
@@ -131,15 +131,17 @@ async def return_unnamed(tx: Transaction, worker: int, incarnation: str, held: S
     """Hand back, as if it had not been claimed, what a worker has and does not name; returns how many jobs that were.
 
     That is how the jobs of a claim come back whose answer was lost. Call it while no claim of the worker is under way:
-    it cannot name what that one takes.
+    it cannot name what that one takes. What somebody else holds locked is left to the next call.
     """
     found = await tx.many(
         LeasesSql.find_unnamed, worker=worker, incarnation=incarnation, held=sorted(held), limit=limit
     )
     if not found:
         return 0
-    parents = sorted({lease.parent for lease in found if lease.parent is not None})
-    return len(await complete_and_settle(tx, [release(lease) for lease in found], parents))
+    locked = {job.seq for job in await try_lock_jobs(tx, [Kin(lease.seq, lease.parent) for lease in found])}
+    free = [lease for lease in found if lease.seq in locked]
+    parents = sorted({lease.parent for lease in free if lease.parent is not None})
+    return len(await complete_and_settle(tx, [release(lease) for lease in free], parents)) if free else 0
 
 
 async def renew(

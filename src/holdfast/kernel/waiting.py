@@ -6,7 +6,7 @@ a name is returned, not repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.errors import LeaseLost, SignalConflict, UsageError
@@ -43,6 +43,12 @@ def check_channel(channel: str) -> str:
 async def lock_channel(tx: Transaction, channel: str) -> None:
     """Let nobody else signal on this channel, or begin to wait there, until the commit."""
     await tx.run(WaitingSql.lock_channel, channel=channel)
+
+
+async def held_channels(tx: Transaction, channels: Iterable[str]) -> list[str]:
+    """Those of these channels that somebody else has locked; the others are locked now, if they have a row."""
+    names = sorted(set(channels))
+    return [row.name for row in await tx.many(WaitingSql.held_channels, names=names)] if names else []
 
 
 async def list_channels(tx: Transaction, *, after: str, limit: int) -> list[str]:

@@ -16,6 +16,7 @@ from holdfast.kernel import codec, leases, waiting
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.database import Database, Transaction, reading
 from holdfast.kernel.enqueue import enqueue, enqueue_children
+from holdfast.kernel.families import parents_of
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.queries import find_job, now
 from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route, Step
@@ -161,6 +162,13 @@ async def wake_parents(tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
     """Some children have ended: wake those parents that wait for the first of theirs."""
     for parent in sorted({job.parent for job in jobs if job.parent is not None}):
         await wake_some(tx, _channel(parent), limit=1)
+
+
+async def with_held_parents(tx: Transaction, seqs: Sequence[int]) -> set[int]:
+    """Those of these jobs whose parents' channels somebody else has locked."""
+    channels = {kin.seq: _channel(kin.parent) for kin in await parents_of(tx, seqs) if kin.parent is not None}
+    held = set(await waiting.held_channels(tx, channels.values()))
+    return {seq for seq, channel in channels.items() if channel in held}
 
 
 async def waits_for_others(tx: Transaction, id: JobId) -> bool:

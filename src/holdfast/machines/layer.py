@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ended, Moved, Route
 from holdfast.machines.engine import Engine
-from holdfast.machines.family import wake_parents
+from holdfast.machines.family import wake_parents, with_held_parents
 from holdfast.machines.hooks import HookRegistry
 from holdfast.machines.orders import KIND, LAYER
 from holdfast.workers.definitions import Definition
@@ -50,6 +50,9 @@ class MachineLayer(Layer):
 
     async def started(self, capabilities: Collection[str]) -> None:
         """Nothing is to be made ready."""
+
+    async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
+        return await with_held_parents(tx, seqs)
 
     async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         await wake_parents(tx, jobs)

@@ -8,7 +8,7 @@ layer by these names only, and know nothing of what its jobs are for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -42,6 +42,10 @@ class Layer(Owner, Protocol):
     chores: Sequence[Chore] = ()
     own_failures: bool = False
     hints: Mapping[str, Callable[[str], None]] = {}  # by the word, what a worker that hears it calls with the names
+
+    async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
+        """See `Owner`. A layer that writes nothing when its jobs end is held up by nobody."""
+        return frozenset()
 
     async def prepare(self, database: Database) -> None:
         """A worker starts: write what must be in the store before its first attempt. Other workers do the same."""

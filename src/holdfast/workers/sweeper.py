@@ -17,7 +17,7 @@ from typing import NamedTuple
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel import codec, workers
-from holdfast.kernel.cancel import cancel_family
+from holdfast.kernel.cancel import cancel_free_family
 from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import open_lanes
@@ -141,7 +141,7 @@ class Sweeper:
         if _passed(sight.next_deadline, sight):
             moved = await self._drain(overdue) or moved
         if sight.cancellations:
-            while await self._database.transact(cancel_family, limit=LIMIT):
+            while await self._database.transact(cancel_free_family, limit=LIMIT):
                 moved = True
         return moved
 

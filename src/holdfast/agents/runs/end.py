@@ -6,7 +6,7 @@ deadline, or the sweep after the last rescue. So no call of a tool is ever left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from holdfast.agents.content import content_from_outside
@@ -67,6 +67,9 @@ class AgentJobs:
         self._announced = announced
         self._notify = notify
         self._output_cap = output_cap
+
+    async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
+        return {row.seq for row in await tx.many(RunsSql.held_runs, jobs=seqs)}
 
     async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
         ours = [job for job in jobs if is_ours(job.kind)]

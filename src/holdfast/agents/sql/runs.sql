@@ -184,6 +184,40 @@ returning run.id, run.session, run.branch, run.ordinal, run.state, run.previous_
 update holdfast.turn set state = 'failed', unknown = unknown + 1, error = :error, ended_at = holdfast.now_us()
 where run = any(cast(:runs as text[])) and state = 'calling';
 
+-- name: held_runs :many
+-- Those of these jobs, of runs and of calls of tools, whose end would write what somebody else has locked: the run, its turn
+-- that is asked for, what it reserved, the totals of its session. A sweep leaves them to the next one. What is free is
+-- locked, in the order in which everybody locks it.
+with touched as materialized (
+    select r.job as seq, r.id as run, r.session from holdfast.run r
+    where r.job = any(cast(:jobs as bigint[])) and r.finalized_at is null
+    union all
+    select c.job, c.run, (select r.session from holdfast.run r where r.id = c.run) from holdfast.tool_call c
+    where c.job = any(cast(:jobs as bigint[])) and c.state is null
+), free_run as materialized (
+    select r.id from holdfast.run r where r.id = any(array(select t.run from touched t)) order by r.id
+    for update skip locked
+), free_turn as materialized (
+    select u.run, u.number from holdfast.turn u where u.run = any(array(select f.id from free_run f)) and u.state = 'calling'
+    order by u.run, u.number for update skip locked
+), free_use as materialized (
+    select u.budget, u.period from holdfast.budget_use u
+    where (u.budget, u.period) in (
+        select v.budget, v.period from holdfast.reservation v where v.run = any(array(select f.id from free_run f)))
+    order by u.budget, u.period for update skip locked
+), free_total as materialized (
+    select s.session from holdfast.session_total s where s.session = any(array(select t.session from touched t))
+    order by s.session for update skip locked
+)
+select t.seq from touched t
+where t.run not in (select f.id from free_run f)
+    or exists (select 1 from holdfast.turn u where u.run = t.run and u.state = 'calling'
+        and (u.run, u.number) not in (select f.run, f.number from free_turn f))
+    or exists (select 1 from holdfast.reservation v where v.run = t.run
+        and (v.budget, v.period) not in (select f.budget, f.period from free_use f))
+    or exists (select 1 from holdfast.session_total s where s.session = t.session
+        and s.session not in (select f.session from free_total f));
+
 -- name: open_runs :many
 -- Runs whose job has ended without ending them: by a cancel, a deadline, or the limit of rescues.
 select r.id, r.session, r.branch, r.ordinal, r.agent_name, r.turns,

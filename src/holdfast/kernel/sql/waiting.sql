@@ -417,6 +417,15 @@ select seq from holdfast.signal where sent_at <= holdfast.now_us() - :age_us ord
 -- name: prune_signals :exec
 delete from holdfast.signal where seq = any(cast(:seqs as bigint[]));
 
+-- name: held_channels :many
+with free as materialized (
+    select c.name from holdfast.channel c where c.name = any(cast(:names as text[])) order by c.name
+    for update skip locked
+)
+select c.name from holdfast.channel c
+where c.name = any(cast(:names as text[])) and c.name not in (select f.name from free f)
+order by c.name;
+
 -- name: list_channels :many
 -- The next channels in the order of their names.
 select name from holdfast.channel where name > :after order by name limit :limit;

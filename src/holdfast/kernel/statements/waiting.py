@@ -50,5 +50,6 @@ class WaitingSql(
     list_children: Many[ChildRow]
     untaken_signals: Many[Seq]
     prune_signals: Exec
+    held_channels: Many[ChannelName]
     list_channels: Many[ChannelName]
     prune_channels: Exec
