@@ -29,6 +29,7 @@ SIDE_BY_SIDE: Final = 2
 PATIENCE: Final = 60  # seconds for a test
 HANGS: Final = 30  # after which a test that passes without the bug has noticed it
 HUNG: Final = 1200
+ENDLESS: Final = 90  # for each test of a planted bug: a loop that never ends may swallow what interrupts it
 IMPORTED: Final = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # the warm process has plugins' names imported
 PRELOAD: Final = ("tests.support.preloaded", "_pytest.python", "psycopg")
 # A bug that no longer is a program proves nothing.
@@ -38,6 +39,7 @@ BROKEN: Final = ("SyntaxError", "NameError", "IndentationError", "SQLError", "St
 class Ran(NamedTuple):
     failed: dict[str, str]  # test -> reason
     trouble: str  # why nothing can be said
+    is_endless: bool = False
 
 
 class Verdict(NamedTuple):
@@ -108,8 +110,11 @@ def judge(mutant: Mutant, healthy: Ran, lost: str) -> Verdict:
         if why := reasons_of(test, healthy):
             return Verdict(mutant, False, f"{test} FAILS WITHOUT IT: {brief(why[0])}")
     begun = time.monotonic()
-    ran = run_tests(mutant.tests, "--timeout", str(HANGS), "--mutant", mutant.name)
+    within = ENDLESS * len(mutant.tests)
+    ran = run_tests(mutant.tests, "--timeout", str(HANGS), "--mutant", mutant.name, within=within)
     seconds = time.monotonic() - begun
+    if ran.is_endless:
+        return Verdict(mutant, True, "noticed: its tests, which pass without it, never end", seconds)
     if ran.trouble:
         return Verdict(mutant, False, f"COULD NOT RUN: {ran.trouble}", seconds)
     silent = [test for test in mutant.tests if not reasons_of(test, ran)]
@@ -137,14 +142,14 @@ def lost_among(tests: Iterable[str]) -> set[str]:
     return {test for path, test in named.items() if f"not found: {path.partition('[')[0]}\n" in said}
 
 
-def run_tests(tests: Sequence[str], *options: str) -> Ran:
+def run_tests(tests: Sequence[str], *options: str, within: float = HUNG) -> Ran:
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "failures"
         named = [f"tests/{test}" for test in tests]
         words = ["-m", "pytest", "-q", *IMPORTED, "--one-database", "--record", str(record), *options, *named]
-        code, said = ended(words, HUNG)
+        code, said = ended(words, within)
         if code is None:
-            return Ran({}, "it hangs")
+            return Ran({}, "it hangs", is_endless=True)
         if code not in (0, 1) or not record.exists():
             return Ran({}, "\n".join(said.strip().splitlines()[-8:]))
         lines = [json.loads(line) for line in record.read_text().splitlines()]

@@ -232,6 +232,7 @@ FLATAGENTS: Final = (
         "an item is there and what it triggers is not",
         (Code(f"{ITEMS}:push", "if fired:", "if False:"),),
         ("facades/test_flatagents_triggers.py::test_fa_37_a_push_fires_what_it_triggers_in_its_own_transaction",),
+        ("FA-37",),
     ),
     Mutant(
         "heartbeats at a quarter of the pace",

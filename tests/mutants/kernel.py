@@ -540,6 +540,46 @@ ENDINGS: Final = (
     ),
 )
 
+SCRIPT: Final = "interleaving/test_scripts.py::test_a_script_holds"
+FAMILIES: Final = (
+    Mutant(
+        "sweep without the lock of a parent",
+        "a sweep ends a child while its parent begins to wait: the parent waits for ever",
+        (
+            Code(
+                "holdfast.kernel.families:try_lock_jobs",
+                "seqs=lock_order(family))}",
+                "seqs=sorted(job.seq for job in family))} | {job.parent for job in family}",
+            ),
+        ),
+        (f"{SCRIPT}[a_parent_hears_of_a_child_that_the_sweep_ends]",),
+    ),
+    Mutant(
+        "parents locked for final endings alone",
+        "a child that was asked to stop and would be tried again ends unheard",
+        (
+            Code(
+                "holdfast.kernel.complete:complete_and_settle",
+                "if parents:",
+                "if parents and all(e.state in TERMINAL for e in endings):",
+            ),
+        ),
+        (f"{SCRIPT}[a_parent_hears_of_a_child_that_is_to_be_tried_again]",),
+    ),
+    Mutant(
+        "layer that holds up nobody",
+        "a sweep asks no layer whether its rows are free, and waits for who holds them",
+        (
+            Code(
+                "holdfast.kernel.families:try_lock_jobs",
+                "for layer in tx.layers if locked else ():",
+                "for layer in ():",
+            ),
+        ),
+        ("interleaving/test_liveness.py::test_nobody_waits_for_a_row_that_somebody_else_holds",),
+    ),
+)
+
 REMOVING: Final = (
     Mutant(
         "child removed before its parent",
@@ -664,4 +704,4 @@ SHORT: Final = (
     ),
 )
 
-MUTANTS: Final = (*FENCES, *LOSSES, *CLAIMS, *LANES, *KEYS, *WAITING, *ENDINGS, *REMOVING, *SHORT)
+MUTANTS: Final = (*FENCES, *LOSSES, *CLAIMS, *LANES, *KEYS, *WAITING, *ENDINGS, *FAMILIES, *REMOVING, *SHORT)

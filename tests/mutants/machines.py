@@ -35,6 +35,19 @@ MUTANTS: Final = (
         ("FA-33",),
     ),
     Mutant(
+        "look before the lock",
+        "a machine looks how its children stand before it locks: it waits for one that has ended",
+        (
+            Code(
+                "holdfast.machines.family:_park_unless_ended",
+                "await waiting.lock_channel(tx, channel) wanted = set(ids) rows = await list_children(tx, lease.seq)",
+                "wanted, rows = {*ids}, await list_children(tx, lease.seq)\n"
+                "    await waiting.lock_channel(tx, channel)",
+            ),
+        ),
+        ("interleaving/test_scripts.py::test_a_script_holds[a_machine_does_not_wait_for_a_child_that_has_ended]",),
+    ),
+    Mutant(
         "item done again",
         "an item whose output is stored is done again after a crash",
         (

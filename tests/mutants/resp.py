@@ -169,6 +169,13 @@ GATEWAY: Final = (
         ("AGX-21",),
     ),
     Mutant(
+        "worker given up too early",
+        "a worker that was silent for a minute loses what it holds",
+        (Words("silent_holders", "w.heartbeat_at + w.ttl_us", "w.heartbeat_at + w.ttl_us / 2"),),
+        ("resp/test_lost_jobs.py::test_agx_10_agx_11_a_silent_workers_job_is_done_by_another_once",),
+        ("AGX-10",),
+    ),
+    Mutant(
         "AUTH between MULTI and EXEC",
         "what was queued under one key is called under another",
         (Swap("holdfast.resp.dispatch:_NOT_IN_MULTI", frozenset()),),
