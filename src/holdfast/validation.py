@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import BadSetting, UsageError
 
 MOST = 2**31 - 1  # what a column of both databases holds
+_LONGEST_NAME = 200  # characters of what may be a misspelt name: to compare a longer one takes time
 
 
 def shown(value: object) -> str:
@@ -75,10 +77,17 @@ def option_names(options: Mapping[str, object], known: type[Any], call: str) -> 
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
 
 
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that stand more than once, in their order."""
+    return [name for name, times in Counter(names).items() if times > 1]
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a misspelt one was probably meant to be."""
     import difflib  # only what is wrong needs it
 
+    if len(name) > _LONGEST_NAME:
+        return None
     folded = {each.lower(): each for each in known if each != name}
     close = difflib.get_close_matches(name.lower(), folded, n=1)
     return folded[close[0]] if close else None

@@ -17,6 +17,7 @@ from tests.http.client import Client
 from tests.http.test_api import API
 from tests.http.test_hooks import SECRET, Sender
 from tests.support.commands import python
+from tests.support.held_loop import loop_watched
 
 MANY = 400_000
 WIDE = {
@@ -98,6 +99,41 @@ async def test_json_that_is_named_like_a_form_has_the_same_bound(hf: Holdfast) -
     assert (told.status, told.json["error"]) == (413, "TooLarge"), told.body[:200]
 
 
+@pytest.mark.parametrize("unit", ["sk-a", "\n", "\u202e", "a. ", '"'])
+async def test_a_refusal_repeats_only_the_beginning_of_what_was_sent(hf: Holdfast, unit: str) -> None:
+    long = "token=abcdef1 " + unit * (1_000_000 // len(unit))
+    for path, body in (
+        ("agents", {"name": "clerk", "model": long}),
+        ("jobs/cancel", {"state": long}),
+        ("sessions", {"parent": long}),
+        ("budgets", {"cost": long}),
+    ):
+        method = "PUT" if path == "budgets" else "POST"
+        with loop_watched() as held:
+            told = await ann(hf).call(method, f"{API}/{path}", body)
+        assert told.status in (404, 422), told.body[:200]
+        assert len(told.json["detail"]) + len(told.json["remedy"]) < 20_000
+        assert "abcdef1" not in told.body.decode()
+        assert not [each for each in held.found if "problems.py" in each]
+
+
+async def test_a_secret_at_the_end_of_what_a_refusal_repeats_is_not_cut_in_half(hf: Holdfast) -> None:
+    for at in range(7_900, 8_020, 7):
+        told = await ann(hf).post(
+            f"{API}/sessions", {"parent": "a " * (at // 2) + "Bearer abcdefgh1jkl " + "a " * 20_000}
+        )
+        assert "abcdefgh1" not in told.json["detail"]
+
+
+@pytest.mark.parametrize("name", ["a" * 300_000, "clerk" * 100_000])
+async def test_a_long_name_is_not_compared_with_those_there_are(hf: Holdfast, name: str) -> None:
+    await hf.agents.create("clerk", model="scripted:")
+    told = await ann(hf).post(f"{API}/runs", {"agent": name, "prompt": "x"})
+    assert (told.status, "Did you mean" in told.json["detail"]) == (404, False)
+    told = await ann(hf).post(f"{API}/runs", {"agent": "clark", "prompt": "x"})
+    assert "Did you mean 'clerk'?" in told.json["detail"]
+
+
 async def test_who_is_not_known_yet_sends_little(hf: Holdfast) -> None:
     client = Client(web(hf))
     for headers in (FORM, {"sec-fetch-site": "same-origin"}):
@@ -162,3 +198,45 @@ def test_the_memory_of_long_prompts_is_given_back(tmp_path: Any) -> None:
     said = python("-c", _PROMPTS, str(tmp_path / "x.db"))
     assert said.code == 0, said.err
     assert int(said.out) < 60, f"{said.out} MB more than before"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fallbacks": [f"scripted:{number}" for number in range(20_000)]},
+        {"server_tools": [{"type": "web_search", "name": f"n{number}"} for number in range(9_000)]},
+        {"tools": ["pay"] * 20_000},
+    ],
+    ids=["fallbacks", "server tools", "tools"],
+)
+async def test_an_agent_with_very_many_names_is_judged_in_time(hf: Holdfast, fields: dict[str, Any]) -> None:
+    @hf.tool
+    def pay(amount: int) -> int:
+        return amount
+
+    client = ann(hf)
+    await client.post(f"{API}/agents", {"name": "first", "model": "scripted:"})
+    with loop_watched() as held:
+        told = await client.post(f"{API}/agents", {"name": "clerk", "model": "scripted:", "fields": fields})
+    assert told.status == (201 if "server_tools" in fields else 422), told.body[:200]
+    assert not [each for each in held.found if "comp>" in each]
+
+
+async def test_the_name_of_a_model_has_a_length(hf: Holdfast) -> None:
+    """What is said of a model that nobody knows is remembered with its name."""
+    await hf.agents.create("clerk", model="scripted:")
+    for model in ("claude-" + "a" * 600, "scripted:" + "a" * 600):
+        told = await ann(hf).post(f"{API}/runs", {"agent": "clerk", "prompt": "x", "model": model})
+        assert (told.status, "1 to 512 characters" in told.json["detail"]) == (422, True), told.body
+        told = await ann(hf).post(f"{API}/agents", {"name": "other", "model": model})
+        assert told.status == 422
+
+
+@pytest.mark.parametrize("field", ["name", "description", "metadata", "self", "id", "model"])
+async def test_what_stands_beside_the_fields_of_an_agent_is_none_of_them(hf: Holdfast, field: str) -> None:
+    told = await ann(hf).post(f"{API}/agents", {"name": "clerk", "model": "scripted:", "fields": {field: "x"}})
+    assert told.status == 422, told.body
+    made = await ann(hf).post(f"{API}/agents", {"name": "clerk", "model": "scripted:"})
+    if field in ("description", "self", "id"):
+        told = await ann(hf).call("PATCH", f"{API}/agents/{made.json['id']}", {"fields": {field: "x"}})
+        assert told.status == 422, told.body

@@ -18,25 +18,30 @@ import importlib
 import itertools
 import json
 import logging
+import random
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import apsw
 import pytest
 from starlette.requests import cookie_parser
 
 import holdfast
 from holdfast import crons, durations, rates
+from holdfast.agents.forks import comparison
 from holdfast.agents.runs.refused_content import ContentRefusal
 from holdfast.agents.runs.refused_results import to_replace
 from holdfast.agents.search import ids_from
 from holdfast.cli.logs import TextLines
-from holdfast.cli.tables import short_name
+from holdfast.cli.tables import Column, _wrapped, short_name
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.protocol import read_client
 from holdfast.facades.universal_agent.workspaces import is_name
+from holdfast.http.pages import agents
 from holdfast.http.pages.forms import Form, _fields
 from holdfast.http.pages.links import is_below
 from holdfast.http.pages.markdown import IN_MESSAGE, ON_PAGE, Prose, as_html
@@ -45,6 +50,7 @@ from holdfast.http.pages.rendering import error_lines, json_text, json_whole, pr
 from holdfast.http.security.browser import host_of, is_forged
 from holdfast.http.security.shield import quick_cookies
 from holdfast.kernel import codec, failure_groups
+from holdfast.kernel.drivers import sqlite_file
 from holdfast.kernel.drivers.addresses import masked, without_password
 from holdfast.machines.expressions import BadExpression, parse
 from holdfast.machines.load import load
@@ -53,7 +59,7 @@ from holdfast.machines.templates import BadTemplate, compile_template
 from holdfast.models.failures import refused
 from holdfast.models.schemas import accepted
 from holdfast.models.sse import DataLines, Lines
-from holdfast.problems import remedy_of
+from holdfast.problems import members, remedy_of
 from holdfast.redaction import Redactor
 from holdfast.resp.frames import AFTER_AUTH, BadFrame, Frames
 from holdfast.resp.globs import glob
@@ -65,7 +71,7 @@ from holdfast.values.page import place
 
 SHORT, RATIO, SLACK = 2_000, 16, 4
 TAILS = ("", "1", '"', "}")
-REFUSALS = (HoldfastError, BadExpression, BadTemplate, BadMachine, BadFrame)
+REFUSALS = (HoldfastError, BadExpression, BadTemplate, BadMachine, BadFrame, apsw.InterruptError)
 
 
 def in_pieces(take: Callable[[bytes], object]) -> Callable[[str], object]:
@@ -112,6 +118,42 @@ def form(text: str) -> None:
 
 def cookie(text: str) -> None:
     cookie_parser(quick_cookies(text.encode()).decode())
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines in no order, none of which is so frequent that a comparison leaves it out."""
+    chance = random.Random(1)
+    return [f"{text[:9]} {chance.randrange(128)}" for _ in text]
+
+
+def versions(text: str) -> None:
+    old, new = (SimpleNamespace(definition={"stop": lines}) for lines in (lines_of(text), lines_of(text)[::-1]))
+    agents._lines(cast(Any, old), cast(Any, new))
+
+
+def answers(text: str) -> None:
+    one, other = (SimpleNamespace(id="a", error="\n".join(each), output=None) for each in (lines_of(text), [text]))
+    comparison._diff(cast(Any, one), cast(Any, other))
+    comparison._diff(
+        cast(Any, one), cast(Any, SimpleNamespace(**vars(one) | {"error": "\n".join(lines_of(text)[::-1])}))
+    )
+
+
+def names_of_states(text: str) -> None:
+    """A machine in which each state goes to one that is not there."""
+    states = [f"    s{at}:\n      transitions:\n        - to: z{at}\n" for at in range(len(text) // 8)]
+    load('spec: flatmachine\nspec_version: "0.8.3"\ndata:\n  name: m\n  states:\n' + "".join(states), "m.yml")
+
+
+def filtered(text: str) -> None:
+    """What metadata have, and what a filter wants of them: texts, and lists of them."""
+    for wide in (list[Any](text), [[each] for each in text]):
+        sqlite_file._contains(json.dumps({"a": wide}), json.dumps({"a": wide[::-1] + wide[-1:] * len(wide)}))
+
+
+def table(text: str) -> None:
+    columns = [Column("WHAT", "prose")]
+    _wrapped(columns, [text], {0: 20})
 
 
 READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
@@ -202,6 +244,15 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
             "[a]: b\n",
             "<a@b.c>",
         ],
+    ),
+    "a filter of metadata": (filtered, ["a", "ab", "1"]),
+    "two versions of an agent": (versions, ["a", "{"]),
+    "the answers of two runs": (answers, ["a", "a\n", "\r"]),
+    "names in a machine": (names_of_states, ["s", "z"]),
+    "prose in a table": (table, ["a", "a ", "-", "a-", " ", "\n", "--a"]),
+    "a problem": (
+        lambda text: members("UsageError", text, "never", remedy_of(UsageError(text))),
+        ["a", "\n", "sk-a", "\u202e", '{"a":', ". ", "["],
     ),
     "a cookie": (cookie, ['a="\\', "\\1", '\\"', ";", "a=b;", '"']),
     "a duration": (durations.microseconds, ["1", "1.", "1h", "1.1", " ", "h"]),
@@ -307,6 +358,7 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
 # them.
 ROOT = Path(holdfast.__file__).parent
 MEASURED = {
+    "agents/forks/comparison.py": "the answers of two runs",
     "agents/runs/call_ids.py": "an error of a provider",
     "agents/runs/refused_content.py": "an error of a provider",
     "agents/runs/refused_results.py": "an error of a provider",
@@ -314,9 +366,11 @@ MEASURED = {
     "agents/tools.py": "the beginning of an id",
     "cli/logs.py": "a record of a log",
     "cli/short_ids.py": "the beginning of an id",
+    "cli/tables.py": "prose in a table",
     "durations.py": "a duration",
     "facades/universal_agent/workspaces.py": "a name of a workspace",
     "http/live/live.py": "an event of a stream",
+    "http/pages/agents.py": "two versions of an agent",
     "http/security/texts.py": "JSON of a client",
     "kernel/codec.py": "JSON that is stored",
     "kernel/drivers/addresses.py": "an address",
@@ -336,15 +390,18 @@ MEASURED = {
     "resp/globs.py": "a key and a pattern of keys",
     "resp/plan.py": "a plan and its input",
     "resp/principals.py": "a request of RESP",
+    "validation.py": "a misspelt name",
 }
 OWN = {
     "cli/deploy.py": "settings of the person who types the command",
     "cli/triggers.py": "the person's own crontab",
+    "facades/flatagents/hooks.py": "actions of the program's own machines",
     "kernel/drivers/ad_hoc.py": "SQL of the program",
     "kernel/migrate.py": "migrations; and a schema, when a file is opened",
     "kernel/row_security.py": "our own SQL",
     "kernel/sql/__init__.py": "our own SQL",
     "kernel/sql/dialects.py": "our own SQL",
+    "models/cassettes.py": "for tests",
     "models/expectations.py": "for tests",
     "models/facts.py": "names of models that the program has",
     "models/registry.py": "prefixes that the program has",
@@ -355,8 +412,12 @@ OWN = {
     "pools/kubernetes.py": "names that the program has",
     "settings.py": "names of variables of the environment",
     "testing/bought.py": "for tests",
+    "testing/comparison.py": "for tests",
 }
-_USES = re.compile(r"\bre\.(?:compile|sub|subn|split|match|search|fullmatch|findall|finditer)\(")
+_USES = re.compile(
+    r"\bre\.(?:compile|sub|subn|split|match|search|fullmatch|findall|finditer)\(|"
+    r"\b(?:difflib|textwrap|yaml|email\.utils)\.[A-Za-z_]+\("
+)
 _METHODS = ("match", "search", "fullmatch", "findall", "finditer", "split", "sub")
 CASES = [pytest.param(name, unit, id=f"{name}: {unit!r}") for name, (_, units) in READERS.items() for unit in units]
 
@@ -374,7 +435,7 @@ def test_a_longer_text_takes_time_in_proportion(name: str, unit: str) -> None:
         )
 
 
-def test_every_module_with_a_regular_expression_says_whose_texts_it_reads() -> None:
+def test_every_module_that_searches_or_compares_texts_says_whose_they_are() -> None:
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if _USES.search(path.read_text())}
     assert found == MEASURED.keys() | OWN.keys(), "add it to MEASURED with a reader, or to OWN with the reason"
     assert set(MEASURED.values()) <= READERS.keys()
@@ -501,6 +562,32 @@ def test_a_page_is_not_much_longer_than_its_markup(text: str) -> None:
 
 def test_lines_after_quotes_take_time_in_proportion() -> None:
     assert is_linear(cpu_of(as_html, ">=\na\n" * 50), cpu_of(as_html, ">=\na\n" * 50 * RATIO))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ([1, 2, True], [True, 2], True),
+        ([1], [True], False),
+        ([True, 0], [1], False),
+        ([1.0], [1], True),
+        ([None, "a"], [None], True),
+        ([[1, 2], {"b": [3]}], [{"b": [3]}, [2]], True),
+        ([[1, 2], {"b": [3]}], [[3]], False),
+        ([1], [[]], False),
+        ([[]], [[]], True),
+        ({"a": 1}, [], False),
+        ([1], {}, False),
+    ],
+)
+def test_a_filter_of_metadata_finds_what_contains_it(outer: Any, inner: Any, expected: bool) -> None:
+    assert bool(sqlite_file._contains(json.dumps({"a": outer}), json.dumps({"a": inner}))) is expected
+
+
+def test_lists_of_lists_are_compared_within_bounds() -> None:
+    wide = [[each] for each in range(4_000)]
+    with pytest.raises(apsw.InterruptError):
+        sqlite_file._contains(json.dumps({"a": wide}), json.dumps({"a": wide[::-1]}))
 
 
 def test_tables_as_people_write_them_are_tables() -> None:

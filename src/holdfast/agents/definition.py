@@ -147,7 +147,7 @@ class AgentSpec:
         codec.check_text(self.name, what="an agent's name", cap=256)
         names = [tool.name for tool in self.tools] + [each.name for each in self.agents]
         names += [str(tool["name"]) for tool in self._served() if "name" in tool]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(validation.repeated(names))
         if twice:
             raise UsageError(f"agent {self.name!r} has two tools named {twice[0]!r}; the model cannot tell them apart.")
         check_numbers(self.max_tokens, self.attempts, self.priority, self.on_max_tokens)

@@ -9,7 +9,6 @@ from holdfast.machines.expressions import Expression
 from holdfast.machines.graph import MachineGraph, Path, Stage
 from holdfast.machines.problems import Findings, Position
 from holdfast.machines.templates import TextTemplate
-from holdfast.validation import nearest
 
 SET_BY_ENGINE = frozenset({"machine", "error", "last_error", "last_error_type", "worker_id"})
 
@@ -146,7 +145,7 @@ def _check_fields(machine: MachineGraph, found: Findings) -> None:
     for state in machine.states.values():
         read = {field: at for field, at in reversed([*_read(state)]) if field not in known}
         for field, at in sorted(read.items()):
-            if close := nearest(field, known):
+            if close := found.nearest(field, known):
                 found.warn(at, f"{state.name!r} reads context.{field}, which nothing sets. Did you mean {close!r}?")
 
 

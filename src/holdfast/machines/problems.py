@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from holdfast.errors import UsageError
 from holdfast.shown_text import escaped
-from holdfast.validation import did_you_mean
+from holdfast.validation import did_you_mean, nearest
 
 _SHOWN = 50
+_ADVISED = 50  # mistakes of a file that say which name was probably meant: each looks at all names
 
 
 class Position(NamedTuple):
@@ -50,6 +51,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.problems: list[MachineProblem] = []
+        self._advised = 0
 
     def add(self, at: Position, message: str) -> None:
         self.problems.append(MachineProblem(at, message))
@@ -59,9 +61,22 @@ class Findings:
 
     def unknown(self, at: Position, what: str, name: str, known: Iterable[str]) -> None:
         """`name` is not one of the `known`: say so, and which of them was probably meant."""
+        self.add(at, f"there is no {what} {name!r}.{self._advice(name, known)}")
+
+    def _advice(self, name: str, known: Iterable[str]) -> str:
+        if not self._may_advise():
+            return ""
         names = sorted(known)
         listed = f" There are: {', '.join(names[:12])}{', …' if len(names) > 12 else ''}." if names else ""
-        self.add(at, f"there is no {what} {name!r}.{did_you_mean(name, names) or listed}")
+        return did_you_mean(name, names) or listed
+
+    def nearest(self, name: str, known: Iterable[str]) -> str | None:
+        """The known name that was probably meant, if this file has not had enough advice."""
+        return nearest(name, known) if self._may_advise() else None
+
+    def _may_advise(self) -> bool:
+        self._advised += 1
+        return self._advised <= _ADVISED
 
     @property
     def errors(self) -> list[MachineProblem]:

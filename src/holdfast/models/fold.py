@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Wire
+from holdfast.validation import repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class Folding:
             extra={key: value for key, value in message.items() if key not in known | {"container"}},
             bad_inputs={str(self._blocks[index].get("id", index)): text for index, text in self._bad.items()},
             bad_places=frozenset(order.index(index) for index in self._bad),
-            duplicates=tuple(sorted({each for each in ids if ids.count(each) > 1})),
+            duplicates=tuple(sorted(repeated(ids))),
         )
 
 

@@ -15,6 +15,8 @@ from holdfast.kernel import codec
 from holdfast.models.facts import check
 from holdfast.models.protocol import SET_BY_HOLDFAST
 
+_MOST_FALLBACKS = 100
+
 
 class ManyRunOptions(OwnRunOptions, total=False):
     """The options of `agent.enqueue_many`, beside `key`."""
@@ -85,6 +87,7 @@ def check_model(model: object, options: Mapping[str, Any]) -> None:
         raise UsageError(f"model must be the name of a model, not {type(model).__name__}.")
     if not model.strip():
         raise UsageError("model must be the name of a model, but it is empty.")
+    codec.check_text(model, what="the name of a model")
     if not model.startswith("scripted:"):
         check(model, options)
 
@@ -98,12 +101,12 @@ def check_models(model: object, fallbacks: Sequence[str], options: Mapping[str, 
         raise UsageError(f"fallbacks is a list of models: fallbacks=[{fallbacks!r}].")
     if taken := sorted(SET_BY_HOLDFAST & options.keys()):
         raise UsageError(f"options cannot have {taken[0]!r}: Holdfast itself says that in each request.")
-    models = [model, *fallbacks]
+    if len(fallbacks) > _MOST_FALLBACKS:
+        raise UsageError(f"an agent has at most {_MOST_FALLBACKS} fallbacks, not {len(fallbacks):,}.")
     check_model(model, {**options, "max_tokens": max_tokens})
     for each in fallbacks:
         check_model(each, options)
-    twice = [each for each in models if models.count(each) > 1]
-    if twice:
+    if twice := validation.repeated([str(model), *fallbacks]):
         raise UsageError(f"model {twice[0]!r} is named twice: a fallback must be another model.")
 
 

@@ -28,7 +28,7 @@ Mark = Literal["=", "~", "-", "+"]
 
 _MICROSECOND = timedelta(microseconds=1)
 _CALLS = 1_000  # of each side
-_LINES = 2_000  # of each last answer: to compare them takes the square of their number
+_LINES = 2_000  # of each side: to compare them takes the square of their number
 _PAIRS = 40_000  # of calls of both sides, up to which equal ones are always found
 _LINE = 2_000  # characters of each
 
@@ -174,8 +174,11 @@ def _diff(a: RunRecord, b: RunRecord) -> list[str]:
 
 
 def _lines(run: RunRecord) -> list[str]:
-    """The lines of its last answer. Of a very long one the rest is one line, which is compared as a whole."""
-    lines = text_of(run).splitlines()
+    return comparable(text_of(run).splitlines())
+
+
+def comparable(lines: list[str]) -> list[str]:
+    """Lines that can be compared in time. Of very many the rest is one line, which is compared as a whole."""
     rest = "\n".join(lines[_LINES:])
     if rest:
         lines = [*lines[:_LINES], f"[{len(rest):,} more characters: {codec.digest(rest)}]"]

@@ -58,7 +58,7 @@ async def list_agents(
 @routes.post("/agents", creates=True)
 async def create_agent(seen: Sight, new: NewAgent) -> AgentRecord:
     """Write an agent; whichever worker has the code of its tools serves it."""
-    fields: Any = {**new.fields, "model": new.model}
+    fields: Any = {**_checked(new.fields, NewAgent), "model": new.model}
     return await seen.agents.create(new.name, metadata=new.metadata, description=new.description, **fields)
 
 
@@ -71,8 +71,15 @@ async def show_agent(seen: Sight, id: str) -> AgentRecord:
 @routes.patch("/agents/{id}")
 async def update_agent(seen: Sight, id: str, change: ChangedAgent) -> AgentRecord:
     """Write a new version of an agent; runs that have begun keep theirs."""
-    fields: Any = change.fields
+    fields: Any = _checked(change.fields, ChangedAgent)
     return await seen.agents.update(id, description=change.description, **fields)
+
+
+def _checked(fields: dict[str, Any], body: type[Body]) -> dict[str, Any]:
+    """What stands beside the fields is none of them."""
+    if beside := sorted(fields.keys() & (body.model_fields.keys() | {"self", "id"})):
+        raise UsageError(f"{beside[0]} is not one of the fields of an agent: it stands beside them.")
+    return fields
 
 
 @routes.delete("/agents/{id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from holdfast.agents.forks.comparison import comparable
 from holdfast.agents.values.agents import AgentRecord, VersionRecord
 from holdfast.agents.values.runs import RunRecord
 from holdfast.errors import UsageError
@@ -83,7 +85,8 @@ async def show_one_agent(seen: Sight, id: str) -> AgentView:
     versions = await list_versions(seen, agent.id, _FEW)
     runs = await list_runs(seen, _FEW, agent=agent.id)
     definition = versions[0].definition if versions else {}
-    return AgentView(agent, _changed(versions), definition, runs, _ends(runs), await _served_by(seen, agent.name))
+    changed = await asyncio.to_thread(_changed, versions)
+    return AgentView(agent, changed, definition, runs, _ends(runs), await _served_by(seen, agent.name))
 
 
 async def _served_by(seen: Seen, name: str) -> Sequence[WorkerRecord] | None:
@@ -103,7 +106,9 @@ def _lines(old: VersionRecord | None, new: VersionRecord) -> list[Line]:
     """What is different, with three lines around it; nothing for the first version that is shown."""
     if old is None:
         return []
-    before, after = (json.dumps(each.definition, ensure_ascii=False, indent=2).splitlines() for each in (old, new))
+    before, after = (
+        comparable(json.dumps(each.definition, ensure_ascii=False, indent=2).splitlines()) for each in (old, new)
+    )
     found = difflib.unified_diff(before, after, lineterm="", n=3)
     return [Line(each[:1], each[1:]) for each in found if not each.startswith(("---", "+++", "@@"))][:500]
 

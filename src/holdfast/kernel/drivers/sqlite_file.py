@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, starmap
 from pathlib import Path
@@ -43,6 +43,7 @@ _CACHED_STATEMENTS = 512
 OWN_FOLDER = ".holdfast"
 _PATIENCE_STEP_MS = 100
 _STEPS = 10_000  # of SQLite, between two looks whether a read takes too long: less than a millisecond
+_COMPARED = 100_000  # lists and objects in lists of metadata, with each other, for one row
 WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
 _TRUNCATE_MS = 100  # how long writers may have to wait until the log is cut
 _OBJECTS = "select type, name, tbl_name, sql from sqlite_master where sql is not null"
@@ -381,15 +382,36 @@ def add_functions(connection: apsw.Connection, *, now_us: Callable[..., int], hi
 def _contains(*texts: Any) -> int:
     """PostgreSQL's `outer @> inner` for objects."""
     outer, inner = texts
-    return int(_within(json.loads(outer), json.loads(inner)))
+    return int(_within(json.loads(outer), json.loads(inner), iter(range(_COMPARED))))
 
 
-def _within(outer: Any, inner: Any) -> bool:
+def _within(outer: Any, inner: Any, steps: Iterator[int]) -> bool:
+    """Each value is looked at once, but for lists and objects in lists, which are compared with each other.
+
+    SQLite can interrupt a statement between two rows and not here, so a row has so many `steps`.
+    """
     if isinstance(inner, dict):
-        return isinstance(outer, dict) and all(key in outer and _within(outer[key], inner[key]) for key in inner)
-    if isinstance(inner, list):
-        return isinstance(outer, list) and all(any(_within(has, wants) for has in outer) for wants in inner)
-    return bool(outer == inner and isinstance(outer, bool) == isinstance(inner, bool))
+        return isinstance(outer, dict) and all(key in outer and _within(outer[key], inner[key], steps) for key in inner)
+    if not isinstance(inner, list):
+        return bool(outer == inner and isinstance(outer, bool) == isinstance(inner, bool))
+    if not isinstance(outer, list):
+        return False
+    nested = [each for each in outer if isinstance(each, dict | list)]
+    plain = {(isinstance(each, bool), each) for each in outer if not isinstance(each, dict | list)}
+    for wanted in inner:
+        if not isinstance(wanted, dict | list):
+            if (isinstance(wanted, bool), wanted) not in plain:
+                return False
+        elif not any(_within(each, wanted, steps) for each in _counted(nested, steps)):
+            return False
+    return True
+
+
+def _counted(values: list[Any], steps: Iterator[int]) -> Iterator[Any]:
+    for each in values:
+        if next(steps, None) is None:
+            raise apsw.InterruptError("a list of lists is compared with another that is as long")
+        yield each
 
 
 def _value(*given: Any) -> str | None:
