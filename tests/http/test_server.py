@@ -95,6 +95,35 @@ async def test_headers_that_drip_are_not_waited_for(hf: Holdfast, monkeypatch: p
         await eventually(gone)
 
 
+HANDSHAKE = (
+    b"GET %s HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n%s\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HANDSHAKE % (b"/", b"content-length: 5\r\n") + b"hello",
+        HANDSHAKE % (b"/", b"content-length: 5\r\n"),
+        HANDSHAKE % (b"/", b"transfer-encoding: chunked\r\n"),
+        HANDSHAKE % (b"/", b"x: 1\r\n" * 300),
+        HANDSHAKE % (b"/", b"x: " + b"a" * 20_000 + b"\r\n"),
+        HANDSHAKE % (b"/" + b"a" * 10_000, b""),
+        HANDSHAKE % (b"/", b""),
+    ],
+    ids=["body", "body to come", "chunks", "many headers", "long header", "long path", "no token"],
+)
+async def test_a_handshake_that_cannot_be_is_refused_and_its_connection_closed(hf: Holdfast, sent: bytes) -> None:
+    async with serving(web(hf)) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        async with asyncio.timeout(PATIENCE):
+            told = await reader.read()
+        assert told.split()[1] in (b"400", b"403"), told
+        writer.close()
+
+
 async def test_what_is_being_answered_may_take_longer_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caps, "HEADER_SECONDS", 0.1)
     later = asyncio.Event()

@@ -65,6 +65,9 @@ class PunctualProtocol(H11Protocol):
         self._relax()
         self.transport = self._plain  # the protocol of WebSockets closes it in time
         super().handle_websocket_upgrade(event)
+        # What it does not take for a handshake (a body, a line of 8 KB) it neither answers nor closes.
+        if not getattr(self._plain.get_protocol(), "handshake_initiated", True):
+            self.send_400_response("this is no handshake of a WebSocket.")
 
     def send_400_response(self, msg: str) -> None:
         """Say that this is not a request, as a problem; the connection is closed behind it."""
