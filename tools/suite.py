@@ -2,7 +2,7 @@
 
 One rule for a failure, wherever the suite runs: a test that failed is run once more, alone, at the end. If it passes
 then, it is unsteady, which is a bug of the test or of the code, and it is named. The suite fails if a test fails twice,
-or if more than three were unsteady.
+or if more than three were unsteady. Where so many failed that it is broken anyhow, none is run again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_UNSTEADY = 3
+MOST_AGAIN = 12  # failures that are run again
 RECORDS = Path(".cache/steady")
 NOTHING_SELECTED = 5  # pytest's exit code
 RED, PLAIN = ("\033[31m", "\033[0m") if sys.stdout.isatty() else ("", "")
@@ -84,7 +85,7 @@ def run_suite(suite: str, jobs: int, options: Sequence[str], log: int | None = N
         result.passed += passed
         failures |= {each.test: each for each in failed}
     result.failures = tuple(failures.values())
-    if len(failures) <= MOST_UNSTEADY:
+    if len(failures) <= MOST_AGAIN:
         again = {test: run_pytest(["-p", "no:xdist", test], log)[0] for test in failures}
         result.failed_again = tuple(test for test, code in again.items() if code != 0)
     else:
@@ -108,12 +109,20 @@ def run_pytest(arguments: Sequence[str], log: int | None) -> tuple[int, int, lis
 
 def say_result(result: Result) -> None:
     """What a person must know of the failures, last on the screen."""
-    if len(result.failures) > MOST_UNSTEADY:
-        print(f"{RED}{len(result.failures)} tests failed; up to {MOST_UNSTEADY} are tried again.{PLAIN}")
-        return
-    for each in result.failures:
-        how = "failed twice" if each.test in result.failed_again else "unsteady: failed beside others, passed alone"
-        print(f"{RED}{how}: {each.test}\n    {first_line(each.reason)}{PLAIN}")
+    if len(result.failures) > MOST_AGAIN:
+        print(f"{RED}{len(result.failures)} tests failed, too many to run each once more{PLAIN}")
+    else:
+        for each in result.failures:
+            how = "failed twice" if each.test in result.failed_again else "unsteady: failed beside others, passed alone"
+            print(f"{RED}{how}: {each.test}\n    {first_line(each.reason)}{PLAIN}")
+    unsteady = f"{len(result.unsteady)} unsteady"
+    if len(result.unsteady) > MOST_UNSTEADY:
+        unsteady += f" (at most {MOST_UNSTEADY} may be)"
+    if result.broken:
+        unsteady += ", and pytest itself failed"
+    colour = "" if result.is_ok and not result.unsteady else RED
+    counts = f"{result.passed} passed, {len(result.failed_again)} failed, {unsteady}"
+    print(f"{colour}{counts}, in {result.seconds:.0f} s{PLAIN}")
 
 
 def first_line(text: str) -> str:

@@ -30,25 +30,52 @@ def test_fails_once():
 
 def test_fails(): assert False, "every time"
 """
+FAIL_ONCE = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("name", {names})
+def test_fails_once(name):
+    first = not Path(name).exists()
+    Path(name).touch()
+    assert not first
+"""
 
 
-def test_what_failed_is_run_again_alone_and_named(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text(SETTINGS)
-    for folder in ("chaos", "e2e"):
-        (tmp_path / "tests" / folder).mkdir(parents=True)
-    (tmp_path / "tests/test_all.py").write_text(TESTS)
-    ended = subprocess.run(
+def run_suite(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text(SETTINGS)
+    for part in ("chaos", "e2e"):
+        (folder / "tests" / part).mkdir(parents=True)
+    (folder / "tests/test_all.py").write_text(tests)
+    return subprocess.run(
         [sys.executable, ROOT / "tools/suite.py", "test", "--jobs", "1"],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_what_failed_is_run_again_alone_and_named(tmp_path: Path) -> None:
+    ended = run_suite(tmp_path, TESTS)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "unsteady: failed beside others, passed alone: tests/test_all.py::test_fails_once\n" in ended.stdout
     assert "    AssertionError: the first time\n" in ended.stdout
     assert "failed twice: tests/test_all.py::test_fails\n" in ended.stdout
+    assert "\n1 passed, 1 failed, 1 unsteady, in " in ended.stdout
+
+
+def test_each_of_four_unsteady_tests_is_named(tmp_path: Path) -> None:
+    names = [f"test_{number}" for number in range(MOST_UNSTEADY + 1)]
+    ended = run_suite(tmp_path, FAIL_ONCE.format(names=names))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    for name in names:
+        assert (
+            f"unsteady: failed beside others, passed alone: tests/test_all.py::test_fails_once[{name}]\n"
+            in ended.stdout
+        )
+    assert "\n0 passed, 0 failed, 4 unsteady (at most 3 may be), in " in ended.stdout
 
 
 def test_more_than_three_unsteady_tests_fail_the_suite() -> None:
