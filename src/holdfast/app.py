@@ -454,7 +454,7 @@ class Holdfast:
         """Be a worker until cancelled, or until the role's end is reached."""
         await self._core.opened()
         self._core.tell_doubts()
-        await self._core.make_worker(role).run()
+        await self._core.work(role)
 
     def work_sync(self, role: Role | None = None) -> None:
         """`work` for a program without an event loop; Ctrl-C drains."""
@@ -489,8 +489,11 @@ class Holdfast:
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
         """For `FastAPI(lifespan=hf.lifespan)`."""
-        async with self:
+        await self.__aenter__()
+        try:
             yield
+        finally:
+            await self._core.close_with_server()
 
 
 def core_of(app: Holdfast) -> AgentsCore:

@@ -10,11 +10,12 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from holdfast.announced_intake import AnnouncedIntake
+from holdfast.asgi import running_servers
 from holdfast.changes import Recorder
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable, UsageError
@@ -30,15 +31,20 @@ from holdfast.queues import Queue
 from holdfast.reasons import Reason
 from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+from holdfast.shown_text import plural
+from holdfast.stop_notice import StopNotice, jobs_awaited
 from holdfast.threads import LoopThread, refuse_on_a_loop
 from holdfast.transactions import CallersTransaction, Intake
 from holdfast.workers.definitions import Registry
 from holdfast.workers.isolation.pool import ProcessPool, require_outside
 from holdfast.workers.role import Role
+from holdfast.workers.survival import first_of
 from holdfast.workers.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
 
+_UNTOLD = 1.0  # seconds that a drain may take without a word
+_LOOK = 0.1  # seconds between looks at a web server that stops
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # between looks for a store that is not there yet
 
 R = TypeVar("R")
@@ -59,6 +65,8 @@ class LoopState:
     def __init__(self) -> None:
         self.runtime: Runtime | None = None
         self.worker: Worker | None = None  # the embedded one
+        self.hurrying: Callable[[], None] | None = None  # makes a drain that is under way hurry
+        self.hurried_by: str | None = None  # what a person does who is in a hurry then, if this loop hears of it
 
 
 class Binding:
@@ -215,15 +223,82 @@ class Core:
 
     async def close(self) -> None:
         """Drain the embedded worker of this loop and close its connections."""
+        await self._drain()
         state = self.here()
-        worker, state.worker = state.worker, None
-        if worker is not None:
-            await worker.stop()
         for close in self.closing:
             await close()
         runtime, state.runtime = state.runtime, None
         if runtime is not None:
             await runtime.close()
+
+    async def _drain(self) -> None:
+        state = self.here()
+        worker, state.worker = state.worker, None
+        if worker is not None:
+            async with self._told(worker):
+                await worker.stop()
+
+    async def close_with_server(self) -> None:
+        """`close` in a web server that stops: when that is told to stop at once, so is the worker."""
+        hurried = [server.is_hurried for server in running_servers() if server.is_hurried is not None]
+        watching = asyncio.create_task(self._hurry_with(hurried), name="hurries with its server")
+        if hurried:
+            self.here().hurried_by = "press Ctrl-C again"
+        try:
+            await self.close()
+        finally:
+            watching.cancel()
+
+    async def _hurry_with(self, hurried: list[Callable[[], bool]]) -> None:
+        while hurried:
+            await asyncio.sleep(_LOOK)
+            if self.here().hurrying is not None and any(is_hurried() for is_hurried in hurried):
+                self.hurry()
+                return
+
+    def hurry(self) -> None:
+        """If a worker of this loop drains, it hands back at once what it runs."""
+        hurrying = self.here().hurrying
+        if hurrying is not None:
+            hurrying()
+
+    async def work(self, role: Role | None = None) -> None:
+        """Be a worker until cancelled, or until the role's end is reached."""
+        worker = self.make_worker(role)
+        async with self._told(worker):
+            await worker.run()
+
+    @asynccontextmanager
+    async def _told(self, worker: Worker) -> AsyncIterator[None]:
+        """While a worker of a program stops, which may look as if it hung: say what it waits for."""
+        telling = asyncio.create_task(self._tell_stop(worker), name=f"what the stop of {worker.id} waits for")
+        try:
+            yield
+        finally:
+            telling.cancel()
+            if hung := worker.hung:
+                which = plural(hung, "handler still runs", "handlers still run")
+                log.warning("%s on a thread, which nothing can interrupt; Python waits for it before it exits", which)
+
+    async def _tell_stop(self, worker: Worker) -> None:
+        await worker.leaving.wait()
+        state = self.here()
+        notice = StopNotice(lambda: jobs_awaited(worker.running()), say=log.warning)
+
+        def hurry() -> None:
+            notice.hurry()
+            worker.hurry()
+
+        state.hurrying = hurry
+        try:
+            await first_of(worker.hurried, within=_UNTOLD)
+            left = worker.grace - _UNTOLD
+            if left > 0 and not worker.hurried.is_set():
+                notice.begin(state.hurried_by, left)
+            await asyncio.Event().wait()  # until it has stopped
+        finally:
+            state.hurrying = None
+            notice.end()
 
     def call(self, coroutine: Coroutine[Any, Any, R], name: str | None = None, instead: str | None = None) -> R:
         """Run one call for code without a loop, on the app's own thread.
@@ -239,9 +314,13 @@ class Core:
                 raise
         with self._threading:
             if self.binding.thread is None:
-                self.binding.thread = LoopThread(self.close)
+                self.binding.thread = LoopThread(self.close, draining=self._drain_at_exit, hurry=self.hurry)
             thread = self.binding.thread
         return thread.run(coroutine)
+
+    async def _drain_at_exit(self) -> None:
+        self.here().hurried_by = "press Ctrl-C"
+        await self._drain()
 
     def close_sync(self) -> None:
         """Drain the worker and close the connections that calls without a loop have opened."""

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import shlex
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.redaction import Redactor
 
 INDENT = "  "
+_NAMED = 12  # names of one list; more are counted
 _JOINERS = "\u200c\u200d"  # some scripts and signs need them, and no terminal obeys them
 
 
 def plural(number: float, one: str, many: str = "", *, more: str = "") -> str:
     """A number with its noun, and a verb if you like: "1 job", "1,200 jobs"; `more` comes after the number."""
     return f"{number:,}{more} {one if number == 1 and not more else many or f'{one}s'}"
+
+
+def named(names: Sequence[str], most: int = _NAMED) -> str:
+    """Names for people: the first ones, and how many more there are."""
+    some = ", ".join(shown(name) for name in names[:most])
+    return f"{some} and {len(names) - most} more" if len(names) > most else some
 
 
 def shell_word(name: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from functools import cache
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -45,15 +47,48 @@ def _importing() -> bool:
     return False
 
 
+_running: set[LoopThread] = set()
+_REGISTER = "_register_atexit"  # private in `threading`; concurrent.futures uses it for its own threads
+
+
+@cache
+def _drain_before_threads() -> None:
+    """When the program ends, let workers drain before Python waits for all threads and refuses to start more.
+
+    A worker that drains still needs them for its handlers. `atexit` comes only after that.
+    """
+    getattr(threading, _REGISTER, atexit.register)(_drain_all)
+
+
+def _drain_all() -> None:
+    for thread in list(_running):
+        thread.drain()
+
+
 class LoopThread:
     """An event loop on a background thread, for callers that have none."""
 
-    def __init__(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        closing: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        draining: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        hurry: Callable[[], None] | None = None,
+    ) -> None:
+        """`closing` ends what runs on the loop, `draining` only what needs threads of its own, such as a worker.
+
+        `hurry` is called on the loop if Ctrl-C is pressed while one of them is awaited.
+        """
         self._closing = closing
+        self._draining = draining
+        self._hurry = hurry
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True)
         self._thread.start()
         self._process = os.getpid()
+        _running.add(self)
+        with contextlib.suppress(RuntimeError):  # the program has ended already
+            _drain_before_threads()
         atexit.register(self.stop)  # a script that ends leaves no worker behind that others must find dead
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -67,11 +102,26 @@ class LoopThread:
             raise UsageError("this process was forked from one that had used the app: create the app after the fork.")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
+    def drain(self) -> None:
+        if self._draining is not None and os.getpid() == self._process:
+            self._finish(self._draining())
+
     def stop(self) -> None:
+        _running.discard(self)
         atexit.unregister(self.stop)
         if os.getpid() != self._process:
             return  # a fork has the object, but not its thread
-        self.run(self._closing())
+        self._finish(self._closing())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def _finish(self, ending: Coroutine[Any, Any, None]) -> None:
+        waited = asyncio.run_coroutine_threadsafe(ending, self._loop)
+        try:
+            waited.result()
+        except KeyboardInterrupt:
+            if self._hurry is None:
+                raise
+            self._loop.call_soon_threadsafe(self._hurry)
+            waited.result()

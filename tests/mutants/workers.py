@@ -123,8 +123,8 @@ WORKERS: Final = (
         "drain that claims",
         "a worker that leaves takes another job",
         (
-            Code("holdfast.workers.worker:Worker._claim", "while not self._leaving.is_set() and", "while"),
-            Code("holdfast.workers.worker:Worker._accept", "self._leaving.is_set()", "False"),
+            Code("holdfast.workers.worker:Worker._claim", "while not self.leaving.is_set() and", "while"),
+            Code("holdfast.workers.worker:Worker._accept", "self.leaving.is_set()", "False"),
         ),
         ("workers/test_drain.py::test_a_leaving_worker_takes_nothing_more[sqlite]",),
         ("AP-34", "UA-24"),

@@ -24,7 +24,7 @@ class ForgetsToDrain(PoolWorker):
 
     def _rest(self) -> None:
         super()._rest()
-        self._leaving.clear()
+        self.leaving.clear()
 
 
 def _employ_in_pools(make_worker: Callable[..., Worker]) -> Plant:

@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from holdfast.cli.introduction import listed
 from holdfast.cli.logs import JsonLines, TextLines, WorkerName, is_colored
+from holdfast.shown_text import named
 
 KEY = "sk-ant-api03-0123456789abcdef"
 
@@ -71,5 +71,5 @@ def test_every_line_names_the_worker_once() -> None:
 
 def test_a_long_list_is_counted() -> None:
     names = [f"n{number}" for number in range(49)]
-    assert listed(names).endswith("n11 and 37 more")
-    assert listed(names[:12]).endswith("n11")
+    assert named(names).endswith("n11 and 37 more")
+    assert named(names[:12]).endswith("n11")

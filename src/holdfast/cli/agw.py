@@ -20,10 +20,11 @@ from holdfast.agw.link import GatewayAddress
 from holdfast.agw.processes import ToolCall, run_tool
 from holdfast.agw.tools import CARD_CAP, UnixTools, find_text_tools, find_tools, read_card
 from holdfast.agw.worker import AgwWorker, WorkerOptions
-from holdfast.cli.introduction import StopNotice, always_show, jobs_awaited
+from holdfast.cli.introduction import always_show, say
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
+from holdfast.stop_notice import StopNotice, again, jobs_awaited
 
 log = logging.getLogger("holdfast.agw")
 
@@ -129,13 +130,13 @@ async def _work(
     cards = {unit: await _describe(unit, paths[unit], limits, ports) for unit in units}
     worker = AgwWorker(options, UnixTools(paths, units, cards), limits, ports)
     signals = 0
-    notice = StopNotice(lambda: jobs_awaited(worker.active))
+    notice = StopNotice(lambda: jobs_awaited(worker.active), say=say)
 
     def stop(number: int) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
-            notice.begin(number, options.drain_seconds)
+            notice.begin(again(number), options.drain_seconds)
             worker.stop()
         elif signals == 2:
             notice.hurry()

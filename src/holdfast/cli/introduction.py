@@ -1,15 +1,12 @@
-"""What a worker says of itself: what it is and serves when it starts, what it waits for when it stops, and what it has
-done then.
+"""What a worker says of itself: what it is and serves when it starts, and what it has done when it stops.
 
 These lines show at every log level. They are records of the log like the others, so they become JSON with the others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.agents.definition import AGENT_KIND, TOOL_KIND
@@ -21,16 +18,13 @@ from holdfast.cli.target import database_label
 from holdfast.distribution import VERSION
 from holdfast.kernel.drivers import dialect_of
 from holdfast.kernel.migrate import code_version
-from holdfast.shown_text import plural, shown
+from holdfast.shown_text import named, plural, shown
 from holdfast.workers.role import Role
 from holdfast.workers.telemetry import AttemptTally
 
 log = logging.getLogger("holdfast.cli.worker")
 
 _GROUPS = {BATCHED.name: "runs in batch mode"}  # of slots, where the name alone would not do
-_NAMED = 12  # names of one list; more are counted
-_JOBS = 3  # jobs that a process names when it stops
-_REPEAT = 5.0  # seconds after which a process that stops says again what it waits for
 
 
 class ProcessNumber(NamedTuple):
@@ -43,6 +37,11 @@ class ProcessNumber(NamedTuple):
 def always_show() -> None:
     """Whatever level is chosen for the others, these lines show."""
     log.setLevel(logging.INFO)
+
+
+def say(line: str) -> None:
+    """One of these lines."""
+    log.info(line)
 
 
 def introduce(app: Holdfast, role: Role, part: ProcessNumber) -> None:
@@ -84,93 +83,16 @@ def _say_what_it_serves(app: Holdfast, role: Role, part: ProcessNumber, withheld
         "without_key": lacking,
     }
     served = (
-        ("queues", "all" if role.queues is None else listed(role.queues)),
-        ("jobs", listed(jobs)),
-        ("agents", listed(agents)),
-        ("tools", listed(tools)),
-        ("schedules", listed(schedules)),
+        ("queues", "all" if role.queues is None else named(role.queues)),
+        ("jobs", named(jobs)),
+        ("agents", named(agents)),
+        ("tools", named(tools)),
+        ("schedules", named(schedules)),
         ("slots", _slots(slots, part)),
-        *(("left out", f"{listed(names)}: {shown(lack)}") for lack, names in agents_lacking(lacking).items()),
+        *(("left out", f"{named(names)}: {shown(lack)}") for lack, names in agents_lacking(lacking).items()),
     )
     lines = [f"{title:10} {text}" for title, text in served if text]
     log.info("holdfast %s, %s, schema %d", VERSION, where, schema, extra={**fields, LINES: lines})
-
-
-class Awaited(NamedTuple):
-    """What a process waits for when it stops; nothing if `number` is 0."""
-
-    number: int
-    words: str  # "2 jobs (mail.send 018f…, mail.send 0190…)"
-    second: str  # what a second signal is for: "stop at once and hand them back"
-    given_up: str  # what happens without more waiting: "2 jobs (…) are handed back"
-
-
-def jobs_awaited(names: Sequence[str]) -> Awaited:
-    """Jobs that a worker runs, each named by its kind and its id."""
-    words = f"{plural(len(names), 'job')} ({listed(names, _JOBS)})"
-    them, are = ("it", "is") if len(names) == 1 else ("them", "are")
-    return Awaited(len(names), words, f"stop at once and hand {them} back", f"{words} {are} handed back")
-
-
-def workers_awaited(count: int) -> Awaited:
-    """Worker processes, which say themselves what they run."""
-    words = plural(count, "worker")
-    hands = "hands back what it runs" if count == 1 else "hand back what they run"
-    return Awaited(count, words, "stop at once and hand back what runs", f"{words} {hands}")
-
-
-class StopNotice:
-    """What a process says while it stops: what it waits for, how long at most, and what a second signal does.
-
-    `awaited` is asked each time. With `repeats` it says every few seconds what it still waits for.
-    """
-
-    def __init__(
-        self,
-        awaited: Callable[[], Awaited],
-        *,
-        which: str = "",
-        repeats: bool = True,
-        say: Callable[[str], object] = log.info,
-    ) -> None:
-        self._awaited = awaited
-        self._which = which
-        self._repeats = repeats
-        self._say = say
-        self._waiting: asyncio.Task[None] | None = None
-
-    def begin(self, number: int | None, within: float) -> None:
-        """At the first signal; None where a parent hears the signals, and says what a second one does."""
-        awaited = self._awaited()
-        if not awaited.number:
-            return
-        again = "" if number is None else f"; {_again(number)} to {awaited.second}"
-        self._say(f"stopping{self._which}: waiting up to {within:g} s for {awaited.words}{again}")
-        if self._repeats:
-            self._waiting = asyncio.create_task(self._wait(within), name="what this process waits for")
-
-    def hurry(self) -> None:
-        """At the second signal."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-        if (awaited := self._awaited()).number:
-            self._say(f"stopping{self._which} at once: {awaited.given_up}")
-
-    async def _wait(self, left: float) -> None:
-        while left > 0:
-            await asyncio.sleep(min(left, _REPEAT))
-            left -= _REPEAT
-            awaited = self._awaited()
-            if not awaited.number:
-                return
-            if left > 0:
-                self._say(f"stopping{self._which}: still waiting for {awaited.words}, up to {left:g} s more")
-            else:
-                self._say(f"stopping{self._which}: the time is over; {awaited.given_up}")
-
-
-def _again(number: int) -> str:
-    return "press Ctrl-C again" if number == signal.SIGINT else f"send {signal.Signals(number).name} again"
 
 
 def say_goodbye(tally: AttemptTally, part: ProcessNumber) -> None:
@@ -181,12 +103,6 @@ def say_goodbye(tally: AttemptTally, part: ProcessNumber) -> None:
     words = f"stopped{which(part)}: {attempts} finished, {tally.handed_back:,} handed back"
     lost = f", {tally.lost:,} lost" if tally.lost else ""
     log.info("%s%s; stopping took %.1f s", words, lost, seconds, extra={**fields, "seconds": round(seconds, 3)})
-
-
-def listed(names: Sequence[str], most: int = _NAMED) -> str:
-    """Names for people: the first ones, and how many more there are."""
-    some = ", ".join(shown(name) for name in names[:most])
-    return f"{some} and {len(names) - most} more" if len(names) > most else some
 
 
 def _of(kinds: Sequence[str], sort: str) -> list[str]:

@@ -11,7 +11,7 @@ import signal
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.introduction import StopNotice, always_show, workers_awaited
+from holdfast.cli.introduction import always_show, say
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
 from holdfast.cli.loops import LOOPS
 from holdfast.cli.options import changed, set_option, url_option
@@ -23,6 +23,7 @@ from holdfast.pools.pool import Pool
 from holdfast.pools.subprocesses import Subprocesses
 from holdfast.settings import warn_of_unknown_variables
 from holdfast.shown_text import plural
+from holdfast.stop_notice import StopNotice, again, workers_awaited
 
 log = logging.getLogger("holdfast.cli.worker")
 
@@ -95,13 +96,13 @@ async def keep(app: Holdfast, pool: Pool) -> None:
     """Keep a pool until a signal, then drain it; a second signal hands back at once."""
     keeping = asyncio.create_task(pool.run(started=lambda: _introduce(app, pool)), name="pool")
     signals = 0
-    notice = StopNotice(lambda: workers_awaited(pool.size), repeats=False)
+    notice = StopNotice(lambda: workers_awaited(pool.size), repeats=False, say=say)
 
     def stop(number: int) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
-            notice.begin(number, app.settings.drain_grace.total_seconds())
+            notice.begin(again(number), app.settings.drain_grace.total_seconds())
             keeping.cancel()
         elif signals == 2:
             notice.hurry()

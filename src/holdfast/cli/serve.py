@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ import click
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
-from holdfast.cli.introduction import Awaited, StopNotice
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
 from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
 from holdfast.http.security.prefixes import Prefixed
+from holdfast.kernel.database import unheeded
 from holdfast.shown_text import plural
+from holdfast.stop_notice import Awaited, StopNotice, again
 
 if TYPE_CHECKING:
     import uvicorn
@@ -87,12 +89,16 @@ async def _serve(  # noqa: PLR0913  options of the command
         with listen_on(bind, family) as listener:
             place = f"{'https' if tls_cert else 'http'}://{bind.shown}:{listener.getsockname()[1]}"
             await _greet(app, place + prefix.rstrip("/"), no_login)
-            stop_on_signals(server, _LAST_WORDS)
+            core_of(app).here().hurried_by = "press Ctrl-C again"
+            stop_on_signals(server, _LAST_WORDS, core_of(app).hurry)
             await server._serve([listener])
 
 
-def stop_on_signals(server: uvicorn.Server, within: float) -> None:
-    """Stop the server at a signal, when the requests under way are answered; at a second one without that."""
+def stop_on_signals(server: uvicorn.Server, within: float, hurry: Callable[[], None] = unheeded) -> None:
+    """Stop the server at a signal, when the requests under way are answered; at a second one without that.
+
+    `hurry` is called at the second one too, for what drains after the server.
+    """
 
     def under_way() -> Awaited:
         count = len(server.server_state.tasks)
@@ -103,8 +109,9 @@ def stop_on_signals(server: uvicorn.Server, within: float) -> None:
         if server.should_exit:
             notice.hurry()
             server.force_exit = True
+            hurry()
         else:
-            notice.begin(number, within)
+            notice.begin(again(number), within)
             server.should_exit = True
 
     notice = StopNotice(under_way, repeats=False, say=partial(click.echo, err=True))

@@ -15,16 +15,13 @@ import click
 
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.introduction import (
-    Awaited,
     ProcessNumber,
-    StopNotice,
     always_show,
     introduce,
-    jobs_awaited,
+    say,
     say_goodbye,
     say_ready,
     which,
-    workers_awaited,
 )
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, name_worker, set_up
 from holdfast.cli.loops import LOOPS, loop_factory
@@ -34,6 +31,7 @@ from holdfast.errors import UsageError
 from holdfast.pools.leash import ChildEnd, Drain
 from holdfast.pools.subprocesses import KeptProcess, supervise
 from holdfast.settings import warn_of_unknown_variables
+from holdfast.stop_notice import StopNotice, again, jobs_awaited, workers_awaited
 from holdfast.validation import did_you_mean
 from holdfast.workers.role import Role, Until
 
@@ -129,14 +127,14 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
 
 async def _supervise(crew: Sequence[KeptProcess], grace: float) -> int:
     """Several workers. Each says what it waits for, this process what a second signal does."""
-    notice = StopNotice(lambda: workers_awaited(sum(child.is_running for child in crew)), repeats=False)
+    notice = StopNotice(lambda: workers_awaited(sum(child.is_running for child in crew)), repeats=False, say=say)
     signals = 0
 
     def heard(number: int) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
-            notice.begin(number, grace)
+            notice.begin(again(number), grace)
         elif signals == 2:
             notice.hurry()
 
@@ -155,17 +153,13 @@ async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd |
     working = asyncio.create_task(worker.run(introducing, saying_ready), name="worker")
     signals, grace = 0, app.settings.drain_grace.total_seconds()
 
-    def running() -> Awaited:
-        leases = [holding.lease for holding in worker.holdings.all() if holding.begun]
-        return jobs_awaited([f"{lease.kind} {lease.id}" for lease in leases])
-
-    notice = StopNotice(running, which=which(part))
+    notice = StopNotice(lambda: jobs_awaited(worker.running()), which=which(part), say=say)
 
     def stop(number: int | None = None) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
-            notice.begin(None if held is not None else number, grace)
+            notice.begin(None if held is not None or number is None else again(number), grace)
             if not worker.press():
                 working.cancel()
         elif signals == 2:

@@ -14,13 +14,12 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 from weakref import WeakKeyDictionary
 
 from holdfast.agents.api.run import Run
-from holdfast.asgi import Receive, Scope, Send
+from holdfast.asgi import Receive, Scope, Send, running_servers
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.events import Event, RunEnded
 from holdfast.http.live.frames import BEGIN, SERVER_STOPS, STILL_HERE, frame_of
@@ -161,44 +160,18 @@ class _ServerWatch:
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        servers, found_at = _running_servers(), loop.time()
+        servers, found_at = running_servers(), loop.time()
         while self.streams:
-            if any(is_stopping() for is_stopping in servers):
+            if any(server.is_stopping() for server in servers):
                 for stopping in self.streams:
                     if not stopping.done():
                         stopping.set_result(None)
             await asyncio.sleep(_LOOK)
             if loop.time() - found_at > _FIND:
-                servers, found_at = _running_servers(), loop.time()
+                servers, found_at = running_servers(), loop.time()
 
 
 _WATCHES: WeakKeyDictionary[asyncio.AbstractEventLoop, _ServerWatch] = WeakKeyDictionary()
-
-
-def _running_servers() -> list[Callable[[], bool]]:
-    """For each server that a task of this event loop runs, at whatever depth: whether it stops."""
-    uvicorn: Any = getattr(sys.modules.get("uvicorn.server"), "Server", ())
-    hypercorn: Any = getattr(sys.modules.get("hypercorn.asyncio.worker_context"), "WorkerContext", ())
-    found: list[Callable[[], bool]] = []
-    for task in asyncio.all_tasks() if uvicorn or hypercorn else ():
-        awaited: Any = task.get_coro()
-        while awaited is not None:
-            frame = getattr(awaited, "cr_frame", None)
-            known = {} if frame is None else frame.f_locals
-            if isinstance(server := known.get("self"), uvicorn):
-                found.append(partial(_is_stopping, server))
-                break
-            if isinstance(context := known.get("context"), hypercorn):
-                found.append(context.terminated.is_set)
-                break
-            awaited = getattr(awaited, "cr_await", None)
-    return found
-
-
-def _is_stopping(server: Any) -> bool:
-    """Whether uvicorn was asked to stop, or has closed its sockets by itself, as after its last request."""
-    listening = getattr(server, "servers", ())
-    return bool(server.should_exit) or (bool(listening) and not any(each.is_serving() for each in listening))
 
 
 def _response_class() -> Callable[[Run[Any], int], EventResponse]:

@@ -174,8 +174,8 @@ class LabWorker(Worker):
             await self.start()
             started()
             ready()
-            await first_of(self._leaving, self._quiet)
-            await first_of(self._leaving, self.tended)
+            await first_of(self.leaving, self._quiet)
+            await first_of(self.leaving, self.tended)
         finally:
             await self.stop()
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -90,6 +90,7 @@ class Worker:
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self.holdings = Holdings()
+        self._stuck: Collection[Holding] = ()  # what ran when the time of a drain was over
         self._dropped: deque[Held] = deque(maxlen=_DROPPED)
         self._has_unnamed = False  # the store may have leases under its number that it does not know
         self._slots = WorkerSlots(registry.groups, settings)
@@ -142,8 +143,8 @@ class Worker:
         self.warmed = asyncio.Event()  # what its first attempts would have waited for is ready, or cannot be
         self._claiming = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
-        self._leaving = asyncio.Event()  # nothing more is taken; there is no way back
-        self._hurry = asyncio.Event()  # stop at once
+        self.leaving = asyncio.Event()  # nothing more is taken; there is no way back
+        self.hurried = asyncio.Event()  # stop at once
         self._loops: list[asyncio.Task[None]] = []
         self._mending: asyncio.Task[None] | None = None
 
@@ -193,9 +194,9 @@ class Worker:
         try:
             await self.start()
             started()
-            await first_of(self.warmed, self._leaving, self._quiet, within=_WARMING)
+            await first_of(self.warmed, self.leaving, self._quiet, within=_WARMING)
             ready()
-            await first_of(self._leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
+            await first_of(self.leaving, *(() if self._role.until == "stopped" else (self._quiet,)))
         finally:
             await self.stop()
 
@@ -211,8 +212,8 @@ class Worker:
         return self._stopping
 
     async def _stop(self, grace: float | None) -> None:
-        self._leaving.set()
-        patience = self._settings.drain_grace.total_seconds() if grace is None else grace
+        self.leaving.set()
+        patience = self.grace if grace is None else grace
         self.telling.drains()
         await as_far_as_possible(self.id, self._member.drain)
         with contextlib.suppress(TimeoutError):
@@ -220,20 +221,35 @@ class Worker:
                 pass
         for holding in self._slots.empty():
             self._release(holding)
-        await first_of(self._idle, self._hurry, within=patience)
-        for holding in self.holdings.all():
+        await first_of(self._idle, self.hurried, within=patience)
+        self._stuck = self.holdings.all()
+        for holding in self._stuck:
             holding.interrupt(Stop.RELEASE)
         await first_of(self._idle, within=_HAND_BACK)
         await self._leave()
 
+    @property
+    def grace(self) -> float:
+        """Seconds that a drain waits for its jobs."""
+        return self._settings.drain_grace.total_seconds()
+
+    @property
+    def hung(self) -> int:
+        """Handlers that still run on threads after the worker has stopped. Python waits for such threads at its end."""
+        return sum(each.thread is not None and not each.thread.done() for each in self._stuck)
+
+    def running(self) -> list[str]:
+        """Its jobs whose handlers run, each by its kind and its id."""
+        return [f"{each.lease.kind} {each.lease.id}" for each in self.holdings.all() if each.begun]
+
     def hurry(self) -> None:
         """End a drain that is under way: what still runs is handed back now."""
-        self._hurry.set()
+        self.hurried.set()
 
     def press(self) -> bool:
         """Whether a drain is under way. One that nobody was in a hurry for has the usual grace from now on."""
         if self._stopping is not None:
-            asyncio.get_running_loop().call_later(self._settings.drain_grace.total_seconds(), self.hurry)
+            asyncio.get_running_loop().call_later(self.grace, self.hurry)
         return self._stopping is not None
 
     async def _leave(self) -> None:
@@ -269,7 +285,7 @@ class Worker:
             if not standing.known:  # whatever was claimed under that number is no longer, or is another's
                 for holding in self.holdings.all():
                     self._lose(holding)
-            if not self._leaving.is_set():
+            if not self.leaving.is_set():
                 await self._register()
         except Unavailable:
             pass  # the next heartbeat finds out again
@@ -292,7 +308,7 @@ class Worker:
                     await self._work.wait()
             self._work.clear()
             async with self._claiming:
-                while not self._leaving.is_set() and self._member.linked:
+                while not self.leaving.is_set() and self._member.linked:
                     if self._has_unnamed:
                         await self._return_unnamed()
                     if not await self._claims.once(self.seq):
@@ -335,7 +351,7 @@ class Worker:
         self._idle.clear()
         self._quiet.clear()
         self._polling.settled = self._polling.settled and self._role.until == "stopped"
-        fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self._leaving.is_set()
+        fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self.leaving.is_set()
         for lease in leases:
             older = self.holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
@@ -505,7 +521,7 @@ class Worker:
         if beat.draining or too_old:  # someone asked for it in the store, or migrated it
             retired = self._role.pool and not too_old  # what such a worker may still have claimed it finishes
             self._begin_to_stop(self._settings.lease_ceiling.total_seconds() if retired else None)
-        if self._member.refused(sent_at, beat) and not self._leaving.is_set():
+        if self._member.refused(sent_at, beat) and not self.leaving.is_set():
             self._mend(self._register_again)
         if beat.registered and beat.leases > len(beat.renewed):  # a claim is under way, or its answer was lost
             self._has_unnamed = True
