@@ -567,6 +567,34 @@ async def test_the_default_handler_asks_the_gateway_of_its_configuration(
     assert (await answering.sessions.get("project")).runs == 1
 
 
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_gateway_that_keeps_workspaces_itself_plays_the_runs_of_a_pool(  # noqa: PLR0917  what it needs
+    answering: Holdfast,
+    tmp_path: Path,
+    serve: Serve,
+    runs: RuntimeDb,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    given: bool,
+) -> None:
+    """As `holdfast serve --gateway universal_agent` is one: it takes no folder that a client names."""
+    monkeypatch.chdir(tmp_path)
+    port = await serve(web(answering, gateway="universal_agent"))
+    token = (await answering.access.tokens.create("a pool", role="operator")).secret
+    url = f"http://127.0.0.1:{port}/gateway"
+    config = WorkerConfig("worker_1", 3, 0.5, 0.1, gateway_url=url, gateway_token=token)
+    worker = Worker(config, runs, WorkerPoolManager(worker_config=config)._default_run_handler)
+    await worker.start()
+    try:
+        await runs.runs.queue("run_1", "Hello", str(tmp_path / "project") if given else None)
+        await until_status(runs, "run_1", "completed")
+    finally:
+        await worker.stop()
+    assert (await answering.sessions.get("run_1")).runs == 1
+    kept = str(tmp_path / "AGENT_RUN_WORKSPACES" / "run_1")
+    assert (kept in caplog.text) == given  # without one both derive the same folder here
+
+
 @pytest.mark.parametrize("named_by", ["config", "environment"])
 async def test_a_pool_logs_in_at_its_gateway(  # noqa: PLR0917  what it needs
     answering: Holdfast,

@@ -13,6 +13,7 @@ from holdfast.facades.universal_agent import handlers
 from holdfast.facades.universal_agent.external import ExternalGateway
 from holdfast.facades.universal_agent.gateway_values import Data, GatewayRequest, GatewaySession
 from holdfast.facades.universal_agent.in_process import InProcessGateway
+from holdfast.facades.universal_agent.refusals import BadName
 
 log = logging.getLogger("holdfast.universal_agent")
 
@@ -25,7 +26,7 @@ async def handle_by_gateway(run_id: str, workspace_dir: str, gateway_url: str | 
     gateway = ExternalGateway(base_url=gateway_url, token=token) if gateway_url else InProcessGateway()
     run = await handled.runtime.runs.get(run_id)
     prompt = "" if run is None else run["last_job_prompt"]
-    session = await gateway.create_session(user_id=f"worker_{run_id}", workspace_dir=workspace_dir)
+    session = await _open(gateway, run_id, workspace_dir)
     metadata: Data = {"client_turn_id": handled.turn_id(session.session_id, prompt), "run_kind": "worker_pool"}
     if handled.max_iterations is not None:
         metadata["max_turns"] = handled.max_iterations
@@ -38,6 +39,20 @@ async def handle_by_gateway(run_id: str, workspace_dir: str, gateway_url: str | 
     if not result.success:
         log.warning("run %s failed: %s", run_id, "; ".join(result.metadata["errors"]), extra={"run": run_id})
     return result.success
+
+
+async def _open(gateway: InProcessGateway | ExternalGateway, run_id: str, workspace_dir: str) -> GatewaySession:
+    """The run's session, in its workspace. A gateway elsewhere may take no folder that a client names: then the session
+    has the run's id, and the folder that the gateway gives it."""
+    user = f"worker_{run_id}"
+    try:
+        return await gateway.create_session(user_id=user, workspace_dir=workspace_dir)
+    except BadName:
+        if isinstance(gateway, InProcessGateway):
+            raise
+    session = await gateway.create_session(user_id=user, session_id=run_id)
+    log.warning("run %s: the gateway keeps its workspace, in %s", run_id, session.workspace_dir, extra={"run": run_id})
+    return session
 
 
 async def _cancel(gateway: InProcessGateway | ExternalGateway, session: GatewaySession) -> None:

@@ -25,7 +25,7 @@ from holdfast.facades.universal_agent.gateway_values import (
     collected,
 )
 from holdfast.facades.universal_agent.protocol import CloseCode
-from holdfast.facades.universal_agent.refusals import UnknownSession
+from holdfast.facades.universal_agent.refusals import BadName, UnknownSession
 from holdfast.kernel import codec
 
 if TYPE_CHECKING:
@@ -211,12 +211,14 @@ class ExternalGateway:
             raise UsageError(f"gateway {self._base_url} {_REFUSED[CloseCode.UNAUTHENTICATED]}.")
         if status >= 500:
             raise GatewayUnavailable(f"gateway {self._base_url} answered {status}: {answer.text[:500]}")
-        if status >= 400:
-            raise UsageError(f"gateway {self._base_url} refused the call ({status}): {answer.text[:500]}")
         try:
             given = codec.loads_utf8(answer.content) if answer.content else {}
         except (ValueError, RecursionError):
             given = None
+        if status >= 400:
+            named = isinstance(given, dict) and given.get("error") == BadName.__name__
+            refused = BadName if named else UsageError
+            raise refused(f"gateway {self._base_url} refused the call ({status}): {answer.text[:500]}")
         if not isinstance(given, dict):
             raise GatewayUnavailable(f"gateway {self._base_url} answered {status} with something else than JSON.")
         return given
