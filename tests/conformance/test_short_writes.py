@@ -104,6 +104,36 @@ async def test_what_is_asked_in_one_moment_is_one_commit_in_its_order(
     assert commits.made == [(True, 4)]
 
 
+async def test_who_asks_again_at_once_shares_the_next_commit(database: SqliteDatabase, commits: Commits) -> None:
+    """Each is answered a turn of the loop after the one before, and so asks again a turn later."""
+
+    async def asks_again(turns: int) -> None:
+        await database.transact(quick)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await database.transact(quick)
+
+    await asyncio.gather(*(asks_again(turns) for turns in range(3)))
+    assert commits.made == [(True, 3), (True, 3)]
+
+
+async def test_who_is_alone_waits_for_nobody(database: SqliteDatabase, commits: Commits) -> None:
+    waiting = asyncio.create_task(database.transact(quick))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert commits.made == [(True, 1)]
+    assert await waiting
+
+
+async def test_what_was_asked_together_is_one_commit_on_the_thread_too(
+    database: SqliteDatabase, commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.kernel.drivers.sqlite._QUICK", -1.0)
+    assert await database.transact(quick)  # the loop is spared from here on
+    assert await asyncio.gather(*(database.transact(quick) for _ in range(4))) == [False] * 4
+    assert commits.made == [(True, 1), (False, 4)]
+
+
 async def test_the_loop_waits_for_nobody_who_uses_the_connection(database: SqliteDatabase) -> None:
     begun, may_end = threading.Event(), threading.Event()
 

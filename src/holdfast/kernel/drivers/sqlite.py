@@ -47,6 +47,7 @@ R = TypeVar("R")
 log = logging.getLogger("holdfast.sqlite")
 
 _MOST_TOGETHER = 64
+_TURNS = 2  # of the loop, for which a commit on its thread waits for others
 _QUICK = 0.02  # seconds that a commit on the event loop's thread may take
 _SPARED = 1.0  # seconds for which the loop commits nothing itself, after one took longer
 
@@ -68,7 +69,8 @@ class SqliteDatabase:
         self._layers = layers
         self._writer: Writer | None = None
         self._readers: SqliteReaders | None = None
-        self._moment: list[tuple[WriteRequest, asyncio.Future[bool]]] = []  # short ones of this turn of the loop
+        self._moment: list[tuple[WriteRequest, asyncio.Future[bool]]] = []  # short ones that will be committed together
+        self._sociable = False  # of the last moment there were several
         self._spared_until = -math.inf  # by the clock, when the loop commits nothing itself
         self._opened = False
         self._opening = asyncio.Lock()
@@ -168,17 +170,25 @@ class SqliteDatabase:
         return WriteRequest(partial(operation, self._thread.file, *args, **kwargs), is_reading(operation), Future())
 
     async def _transact_short(self, request: WriteRequest) -> Any:
-        """Commit it with what is asked in the same turn of the loop: here if that is possible, else on the thread."""
+        """Commit it with what is asked in the same turn of the loop: here if that is possible, else on the thread.
+
+        While several are asked at a time, those of the next turns come along: who was just answered asks again.
+        """
         loop = asyncio.get_running_loop()
         here: asyncio.Future[bool] = loop.create_future()
         self._moment.append((request, here))
         if len(self._moment) == 1:
-            loop.call_soon(self._commit_moment)
+            loop.call_soon(self._commit_moment, _TURNS if self._sociable else 0)
         return request.answer.result() if await here else await asyncio.wrap_future(request.answer)
 
-    def _commit_moment(self) -> None:
+    def _commit_moment(self, turns: int) -> None:
+        """After so many more turns of the loop."""
+        if turns:
+            asyncio.get_running_loop().call_soon(self._commit_moment, turns - 1)
+            return
         moment = [(request, here) for request, here in self._moment if not here.done()]  # the others were cancelled
         self._moment = []
+        self._sociable = len(moment) > 1
         if not moment:
             return
         begun = self._ports.clock.monotonic()
@@ -186,8 +196,7 @@ class SqliteDatabase:
             writer, requests = self._thread, [request for request, _ in moment]
             done = begun >= self._spared_until and writer.commit_here(requests)
             if not done:
-                for request in requests:
-                    writer.submit(request, urgent=False)
+                writer.submit(*requests, urgent=False)
         except Exception as problem:  # noqa: BLE001  who asked gets it
             for _, here in moment:
                 here.set_exception(problem)
@@ -275,11 +284,11 @@ class Writer:
         self._ended: Future[None] = Future()
         threading.Thread(target=self._work, name="holdfast-sqlite", daemon=True).start()
 
-    def submit(self, request: WriteRequest, *, urgent: bool) -> None:
+    def submit(self, *requests: WriteRequest, urgent: bool) -> None:
         with self._something:
             if self._stopping:
                 raise StoreUnavailable(f"{self.file.path} is closed.")
-            (self._urgent if urgent else self._waiting).append(request)
+            (self._urgent if urgent else self._waiting).extend(requests)
             self._something.notify()
 
     def commit_here(self, requests: list[WriteRequest]) -> bool:
