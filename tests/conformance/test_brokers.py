@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
+from typing import Any
 
 import pytest
 
 from holdfast.kernel.aliases import alias_of, find_alias, follow, list_aliases, name_job
-from holdfast.kernel.broker_rows import Renewal
-from holdfast.kernel.brokers import Claimer, claim_for, find_lease, release_by_worker, take, transfer_leases
+from holdfast.kernel.broker_rows import Asker, Renewal
+from holdfast.kernel.brokers import Claimer, claim_each, claim_for, find_lease, release_by_worker, take, transfer_leases
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.demand import Demand, claimable
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, new_id
@@ -21,8 +23,10 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Lease, Renewed, Token
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.workers import (
+    Registration,
     drain,
     lose,
+    register,
 )
 from holdfast.outcomes import Done, TryAgain
 from tests.support.stores import TTL_US, Store, owner_named
@@ -208,6 +212,96 @@ async def test_who_asks_for_a_tenant_gets_no_job_of_another(store: Store) -> Non
     leases = await store.do(claim_for, asked[:2])
     assert [(lease.worker, lease.tenant) for lease in leases] == [(two, "b"), (one, "a"), (one, "a")]
     assert [lease.tenant for lease in await store.do(claim_for, [asked[0], asked[2]])] == ["b"]
+
+
+# One job for each, by one statement
+
+
+async def asker(store: Store, **changes: Any) -> Asker:
+    worker = await store.worker(**changes)
+    ((incarnation,),) = await store.query(f"select incarnation from holdfast.worker where seq = {worker}")
+    return Asker(worker, incarnation)
+
+
+async def each(store: Store, *askers: Asker, tenant: str = "", kinds: tuple[str, ...] = ("work",)) -> list[Lease]:
+    routes = sorted(route_for("default", kind).id for kind in kinds)
+    leases = await store.do(single(claim_each), askers, routes, tenant, ttl_us=TTL_US)
+    return sorted(leases, key=attrgetter("place"))
+
+
+async def test_each_that_asks_gets_one_job_in_the_order_of_both(store: Store) -> None:
+    late, urgent = await store.enqueue(), await store.enqueue("mail", priority=1)
+    first, second, third = [await asker(store) for _ in range(3)]
+    leases = await each(store, second, first, third, kinds=("work", "mail"))
+    assert [(lease.id, lease.worker) for lease in leases] == [(urgent, second.worker), (late, first.worker)]
+    assert [(lease.fence, lease.lease_until - lease.claimed_at) for lease in leases] == [(Token(1, 1), TTL_US)] * 2
+    assert [await store.state(id) for id in (late, urgent)] == ["running"] * 2
+    assert await store.claim(third.worker, 5) == []
+
+
+async def test_who_has_no_place_or_is_not_alive_gets_none_of_them(store: Store) -> None:
+    jobs = [await store.enqueue() for _ in range(6)]
+    full, drained, lost, silent, free = [await asker(store, slots=1) for _ in range(5)]
+    assert [lease.worker for lease in await each(store, full)] == [full.worker]
+    await store.do(drain, drained.worker)
+    await store.do(lose, lost.worker, reason="gone")
+    another = Asker(free.worker, "an earlier one of this number")
+    assert await each(store, full, drained, lost, another) == []
+    assert [lease.worker for lease in await each(store, full, drained, lost, free)] == [free.worker]
+    await store.advance("1h")
+    assert await each(store, silent) == []
+    assert [await store.state(id) for id in jobs[2:]] == ["pending"] * 4
+
+
+async def test_no_lease_lasts_longer_than_its_silent_holder_or_its_job(store: Store) -> None:
+    brief = Registration(new_id(store.ports), "brief", "brief", "test", 1, "0", (), None, 10)
+    number = await store.do(register, brief, [], ttl_us=2 * SECOND_US, gone=[])
+    await store.enqueue()
+    await store.enqueue(timeout_us=SECOND_US)
+    (first,) = await each(store, Asker(number, brief.incarnation))
+    (second,) = await each(store, Asker(number, brief.incarnation))
+    assert [lease.lease_until - lease.claimed_at for lease in (first, second)] == [2 * SECOND_US, SECOND_US]
+
+
+async def test_each_of_a_tenant_gets_a_job_of_it_and_none_of_a_paused_queue(store: Store) -> None:
+    jobs = [store.job()._replace(id=new_id(store.ports), tenant=tenant) for tenant in ("b", "b", "a", "c")]
+    await store.do(enqueue, jobs, [route_for("default", "work")])
+    one, two, three = [await asker(store) for _ in range(3)]
+    assert [(lease.tenant, lease.worker) for lease in await each(store, one, two, tenant="a")] == [("a", one.worker)]
+    await store.do(pause_queue, "default", reason="for the test")
+    assert await each(store, one, two, three, tenant="b") == []
+    await store.do(resume_queue, "default")
+    assert [lease.worker for lease in await each(store, one, two, three, tenant="b")] == [one.worker, two.worker]
+
+
+async def test_jobs_of_lanes_are_left_to_who_asks_step_by_step(store: Store) -> None:
+    await in_lane(store, 2)
+    one = await asker(store)
+    route = route_for("default", "work", laned=True).id
+    assert await store.do(single(claim_each), [one], [route], "", ttl_us=TTL_US) == []
+    wanted = Claimer(one.worker, frozenset({route}), 2, TTL_US)
+    assert len(await store.do(claim_for, [wanted])) == 1
+
+
+async def test_who_claims_is_heard_of(store: Store) -> None:
+    await store.enqueue()
+    one = await asker(store)
+    await store.advance("20s")
+    assert len(await each(store, one)) == 1
+    ((heard,),) = await store.query(f"select heartbeat_at from holdfast.worker where seq = {one.worker}")
+    assert heard == store.clock.us
+
+
+async def test_two_servers_do_not_both_give_out_the_last_place(store: Store) -> None:
+    """Somebody's count may be older than the lock: it sees by the row that another has claimed since then."""
+    for _ in range(20):
+        await store.enqueue()
+    one = await asker(store, slots=2)
+    for _ in range(30):
+        rounds = await asyncio.gather(*(each(store, one) for _ in range(4)))
+        held = [lease for leases in rounds for lease in leases]
+        assert len(held) <= 2
+        assert await store.do(release_by_worker, one.worker) or not held
 
 
 async def test_the_most_urgent_goes_first_whatever_its_route(store: Store) -> None:

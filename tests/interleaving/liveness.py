@@ -49,7 +49,7 @@ from holdfast.kernel.why import why
 from holdfast.kernel.workers import adopt_routes, list_workers, look, lose_workers, register
 from holdfast.machines import family
 from holdfast.outcomes import Done, Snooze
-from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked
+from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked, claim_at_once
 from holdfast.resp.rows import Epoch
 from holdfast.resp.statements import HoldersSql
 from holdfast.resp.workers import beat_all
@@ -256,10 +256,15 @@ class Everything(Scene):
     @verb
     def pop(self) -> Call:
         """A claim of a gateway, for all who wait at it."""
+        return call(claim_asked, self.asks(), ttl_us=TTL_US)
+
+    @verb
+    def pop_at_once(self) -> Call:
+        return call(claim_at_once, self.asks(), ttl_us=TTL_US)
+
+    def asks(self) -> list[ClaimAsk]:
         turn = QueueTurn("default", frozenset({route_for("default", "work").id}))
-        return call(
-            claim_asked, [ClaimAsk(each, 1, (turn,), "") for each in (self.client_held, self.client)], ttl_us=TTL_US
-        )
+        return [ClaimAsk(each, 1, (turn,), "") for each in (self.client_held, self.client)]
 
     @verb
     def register_another(self) -> Call:
@@ -578,6 +583,11 @@ MUTANTS: Final = (
         "all who wait at a gateway wait for the row of one",
         "client of a gateway/pop",
         (Edit(HoldersSql.lock_holders, " for update skip locked", " for update"),),
+    ),
+    Mutant(
+        "a claim at once waits for the row of one",
+        "client of a gateway/pop_at_once",
+        (Edit(BrokersSql.claim_each, "order by w.seq for update skip locked", "order by w.seq for update"),),
     ),
     Mutant(
         "a page of budgets waits for who changes one",

@@ -10,7 +10,7 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.statements import WorkersSql
 from holdfast.outcomes import Done
 from holdfast.resp import renewal, workers
-from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked
+from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked, claim_at_once
 from holdfast.resp.deliveries import SentLease
 from holdfast.resp.endings import ReportedEnd, end_at_once, end_together
 from holdfast.resp.principals import KeyPrincipal
@@ -49,12 +49,16 @@ class Gateway(Scene):
         """Its number is not looked at: numbers of workers are given out in any order."""
         await workers.register(tx, _who("one"), _PRINCIPAL, incarnation, ttl_us=TTL_US, release=release)
 
-    def popping(self, epoch: Epoch) -> Call:
+    def popping(self, epoch: Epoch, *, at_once: bool = False) -> Call:
         ask = ClaimAsk(epoch, 1, (QueueTurn("default", frozenset({route_for("default", "work").id})),), "")
-        return call(self.popped, ask)
+        return call(self.popped, ask, at_once=at_once)
 
-    async def popped(self, tx: Transaction, ask: ClaimAsk) -> Any:
+    async def popped(self, tx: Transaction, ask: ClaimAsk, *, at_once: bool) -> Any:
         """Asks again when the row of its worker is free, as the gateway does."""
+        if at_once:
+            claimed = await claim_at_once(tx, [ask], ttl_us=TTL_US)
+            if claimed.leases[0]:
+                return claimed.leases[0]
         claimed = await claim_asked(tx, [ask], ttl_us=TTL_US)
         if claimed.locked:
             await tx.many(WorkersSql.lock_worker, seq=ask.epoch.worker)
@@ -81,6 +85,14 @@ class Gateway(Scene):
     @verb
     def pop_again(self) -> Call:
         return self.popping(self.one)
+
+    @verb
+    def pop_at_once(self) -> Call:
+        return self.popping(self.other, at_once=True)
+
+    @verb
+    def pop_again_at_once(self) -> Call:
+        return self.popping(self.one, at_once=True)
 
     @verb
     def complete(self) -> Call:

@@ -308,6 +308,47 @@ CLAIMS: Final = (
         ("conformance/test_brokers.py::test_a_holder_that_drains_or_was_given_up_takes_nothing",),
     ),
     Mutant(
+        "last place of a holder given twice",
+        "one statement gives out places by a count that is older than its lock",
+        (
+            Words(
+                "claim_each",
+                "h.version = (select s.xmin from holdfast.worker s where s.seq = h.seq)",
+                "true",
+                "postgres",
+            ),
+        ),
+        ("conformance/test_brokers.py::test_two_servers_do_not_both_give_out_the_last_place",),
+    ),
+    Mutant(
+        "one for each although it drains",
+        "who drains gets one more job among many that ask for the same",
+        (
+            Words("claim_each", "w.status = 'active' and", "", "postgres"),
+            Words("claim_each", "w.status = 'active' and", "", "sqlite"),
+        ),
+        ("conformance/test_brokers.py::test_who_has_no_place_or_is_not_alive_gets_none_of_them",),
+    ),
+    Mutant(
+        "one for each of an earlier owner",
+        "who names an owner's number gets its jobs, whichever registration it is",
+        (
+            Words("claim_each", "h.seq = a.worker and h.incarnation = a.incarnation", "h.seq = a.worker", "postgres"),
+            Words("claim_each", " and w.incarnation = a.value ->> :askers.incarnation", "", "sqlite"),
+        ),
+        ("conformance/test_brokers.py::test_who_has_no_place_or_is_not_alive_gets_none_of_them",),
+    ),
+    Mutant(
+        "lane passed by one for each",
+        "jobs of lanes are given out by a statement that does not ask their lanes",
+        (
+            Words("claim_each", " and not exists (select 1 from pick l where l.lane is not null)", "", "postgres"),
+            Words("claim_each", " where o.lane is null", "", "postgres"),
+            Words("claim_each", " and not p.laned", "", "sqlite"),
+        ),
+        ("conformance/test_brokers.py::test_jobs_of_lanes_are_left_to_who_asks_step_by_step",),
+    ),
+    Mutant(
         "lease moved to a holder that left",
         "leases move to a holder that is not active any more",
         (Words("transfer_leases", "and w.status = 'active'"),),

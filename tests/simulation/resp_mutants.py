@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from holdfast.kernel.brokers import ClaimNotes
 from holdfast.kernel.database import Transaction
-from holdfast.resp.claims import ClaimAsk, Claimed, claim_asked
+from holdfast.resp.claims import ClaimAsk, Claimed, claim_asked, claim_at_once
 from holdfast.resp.deliveries import Popped
 from holdfast.resp.jobs import Reporter, update
 from holdfast.resp.workers import give_up_silent
@@ -24,12 +24,17 @@ async def _leave_them(tx: Transaction, *, limit: int, chance: Random, until: int
 
 def _plant_pop_without_lease(world: World) -> None:
     replace(claim_asked, _take_out)(world)
+    replace(claim_at_once, _take_out_at_once)(world)
     replace(give_up_silent, _leave_them)(world)
 
 
 async def _take_out(tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes, *, ttl_us: int) -> Claimed:
     """The job has left its queue, and no lease brings it back."""
     return await claim_asked(tx, asks, notes, ttl_us=HALF_A_DAY_US)
+
+
+async def _take_out_at_once(tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes, *, ttl_us: int) -> Claimed:
+    return await claim_at_once(tx, asks, notes, ttl_us=HALF_A_DAY_US)
 
 
 async def _believe(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Popped | None:

@@ -104,6 +104,13 @@ class Renewal(NamedTuple):
         return Held(*self[:4])
 
 
+class Asker(NamedTuple):
+    """An owner that asks for one job."""
+
+    worker: int
+    incarnation: str
+
+
 class Want(NamedTuple):
     """How many jobs a party wants: those who wait for the same routes. There is one for each of its routes."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.kernel.broker_rows import LeaseKey, Offer, OwnedLease, Sought, Taking, Transferred, Want
+from holdfast.kernel.broker_rows import Asker, LeaseKey, Offer, OwnedLease, Sought, Taking, Transferred, Want
 from holdfast.kernel.complete import complete_and_settle, error_json, release
 from holdfast.kernel.database import Transacting, Transaction, reading, single
 from holdfast.kernel.families import lock_anchors, lock_jobs, settle, try_lock_jobs
@@ -129,6 +129,27 @@ async def claim_for(tx: Transaction, claimers: Sequence[Claimer], notes: ClaimNo
     if notes is not None:
         notes.add(leases)
     return sorted(leases, key=attrgetter("place"))
+
+
+async def claim_each(
+    tx: Transaction,
+    askers: Sequence[Asker],
+    routes: Sequence[int],
+    tenant: str,
+    *,
+    ttl_us: int,
+    notes: ClaimNotes | None = None,
+) -> list[Lease]:
+    """One job of these routes for each owner that lives and has a place left, by one statement that commits by itself.
+
+    No owner may be among them twice. Who gets nothing may have been passed over: ask for it with `claim_for`, under
+    the lock of its row, and change that row then too, as this does.
+    """
+    asked = {"askers": askers, "most": len(askers), "routes": routes, "tenant": tenant}
+    leases = await tx.many(BrokersSql.claim_each, **asked, ttl_us=ttl_us)
+    if notes is not None:
+        notes.add(leases)
+    return leases
 
 
 def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[Taking]:

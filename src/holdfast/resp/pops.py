@@ -20,7 +20,7 @@ from typing import NamedTuple
 from holdfast.brokers.routes import BrokerRoutes, Takes
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, Unavailable
-from holdfast.kernel.brokers import LostAnswers
+from holdfast.kernel.brokers import ClaimNotes, LostAnswers
 from holdfast.kernel.claim import heads
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.crowd import LOOKED
@@ -29,7 +29,7 @@ from holdfast.kernel.hints import LOOK
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Held, Lease, Sight
 from holdfast.resp import jobs, plans, workers
-from holdfast.resp.claims import ClaimAsk, Claimed, QueueTurn, claim_asked
+from holdfast.resp.claims import ClaimAsk, Claimed, QueueTurn, claim_asked, claim_at_once, is_alike
 from holdfast.resp.client import Client
 from holdfast.resp.deliveries import Deliveries, Popped
 from holdfast.resp.options import RespOptions
@@ -97,6 +97,7 @@ class Pops:
         self._waiting: dict[PopWaiter, None] = {}
         self._work = asyncio.Event()  # somebody may be served
         self._again = _AGAIN
+        self._giving: set[int] = set()  # routes of the claims that brought something last
         self._unknown = False  # a hint has named a route that is not known yet
         self._routes = BrokerRoutes(database, settings)
         self._identities: dict[str, Identity] = {}
@@ -284,7 +285,7 @@ class Pops:
         asked_at = self._clock.monotonic()
         try:
             with self._lost_answers.claiming() as notes:
-                claimed = await self._database.transact(claim_asked, asks, notes, ttl_us=self._ttl_us)
+                claimed = await self._claim(asks, notes)
                 notes.answered(lease.held for given in claimed.leases for lease in given)
         except BaseException:
             for waiter in waiters:
@@ -301,6 +302,16 @@ class Pops:
             self._work.set()  # before the next claim they go back
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         await self._turn_away([waiter for waiter in waiters if not waiter.answer.done()], claimed)
+
+    async def _claim(self, asks: Sequence[ClaimAsk], notes: ClaimNotes) -> Claimed:
+        """At once where that is possible, and step by step for the others."""
+        if not is_alike(asks) or self._giving.isdisjoint(asks[0].turns[0].routes):
+            return await self._database.transact(claim_asked, asks, notes, ttl_us=self._ttl_us)
+        claimed = await self._database.transact(claim_at_once, asks, notes, ttl_us=self._ttl_us)
+        left = [ask for ask, given in zip(asks, claimed.leases, strict=True) if not given]
+        if not left:
+            return claimed
+        return claimed.completed(left, await self._database.transact(claim_asked, left, notes, ttl_us=self._ttl_us))
 
     async def _turn_away(self, waiters: Iterable[PopWaiter], claimed: Claimed) -> None:
         """They got nothing: somebody holds the row of their worker, or it has ended, or there is no job."""
@@ -343,6 +354,7 @@ class Pops:
         """A short answer does not mean that nothing is left: others may hold what is there, or it is of a tenant for
         whom nobody waits."""
         self._again = _AGAIN if any(claimed.leases) else min(self._again * 2, _PAUSE)
+        self._giving = self._giving.union(asked) if any(claimed.leases) else self._giving.difference(asked)
         hot = sorted(self._routes.hot.keys() & asked)
         answers = zip(asks, claimed.leases, strict=True)
         if hot and any(len(given) < ask.jobs and claimed.room.get(ask.epoch, 0) for ask, given in answers):

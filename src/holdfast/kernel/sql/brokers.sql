@@ -103,6 +103,119 @@ delete from holdfast.ready where (route, @place) in (
     cross join holdfast.lease l on l.seq = value ->> :takings.seq
     cross join holdfast.job j on j.seq = l.seq);
 
+-- name: claim_each :many on postgres
+-- One job for each of these who has a place for it, by one statement that commits by itself: for who serves many that ask
+-- for the same. Who is not among the rows may have been refused for many reasons; the statements above tell them apart.
+-- Two servers must not both give out the last place of an owner. Its row is locked, and every claim changes it. What it
+-- holds is counted as this statement saw it when it began, so a row that somebody has changed since then is left out.
+-- Where a job of a lane is among the first, nobody gets anything: `admitted` judges those.
+with holder as materialized (
+    select w.seq, w.incarnation, w.slots, w.ttl_us as alive_us, w.xmin as version from holdfast.worker w
+    where w.seq = any(cast(:askers.worker as bigint[])) and w.status = 'active'
+        and w.heartbeat_at + w.ttl_us > holdfast.now_us()
+    order by w.seq for update skip locked
+), room as materialized (
+    select h.seq as worker, least(h.alive_us, cast(:ttl_us as bigint)) as ttl_us, l.held,
+        row_number() over (order by a.place) as turn
+    from rows(:askers) with ordinality as a (worker bigint, incarnation text, place)
+    join holder h on h.seq = a.worker and h.incarnation = a.incarnation
+    cross join lateral (
+        select cast(count(*) as integer) as held from holdfast.lease l where l.worker = h.seq
+    ) as l
+    where h.version = (select s.xmin from holdfast.worker s where s.seq = h.seq) and l.held < h.slots
+), pick as materialized (
+    select k.route, k.lane, row_number() over (order by @arrival(k)) as place
+    from rows(:routes) as w (route bigint)
+    cross join lateral (
+        select k.route, @arrival(k), k.lane from holdfast.ready k where k.route = w.route
+            and (select j.tenant from holdfast.job j where j.seq = k.seq) = cast(:tenant as text)
+        order by @place(k) limit cast(:most as bigint)
+    ) as k
+    where coalesce((select r.queue from holdfast.route r where r.id = w.route), '') not in (
+        select q.name from holdfast.queue q where q.paused_at is not null)
+), quota as materialized (
+    select p.route, count(*) as n from pick p
+    where p.place <= (select count(*) from room) and not exists (select 1 from pick l where l.lane is not null)
+    group by p.route
+), offered as materialized (
+    select k.route, @place(k), k.lane from quota
+    cross join lateral (
+        select k.route, @place(k), k.lane from holdfast.ready k where k.route = quota.route
+            and (select j.tenant from holdfast.job j where j.seq = k.seq) = cast(:tenant as text)
+        order by @place(k) limit quota.n for update skip locked
+    ) as k
+), given as materialized (
+    select o.route, @place(o), row_number() over (order by @arrival(o)) as turn from offered o where o.lane is null
+), taken as (
+    delete from holdfast.ready where ctid = any(array(
+        select r.ctid from given g
+        cross join lateral (
+            select k.ctid from holdfast.ready k where k.route = g.route and (@place(k)) = (@place(g)) offset 0
+        ) as r
+    ))
+    returning *
+), claimed as materialized (
+    select j.*, t.attempts, t.rescues, t.token + 1 as token, (select c.epoch from holdfast.cluster c) as epoch,
+        h.worker, h.held, h.ttl_us, holdfast.now_us() as claimed_at,
+        holdfast.now_us() + least(h.ttl_us, coalesce(j.timeout_us, h.ttl_us)) as lease_until
+    from taken t
+    join given g on g.seq = t.seq
+    join room h on h.turn = g.turn
+    cross join lateral (select k.* from holdfast.job k where k.seq = t.seq offset 0) as j
+), leased as (
+    insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind,
+        queue, parent, lane, ttl_us)
+    select seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue, parent, lane, ttl_us
+    from claimed
+), beaten as (
+    update holdfast.worker as w set heartbeat_at = holdfast.now_us(), active = c.held + 1, idle_since = null
+    from claimed c where w.seq = c.worker
+)
+select :columns
+from claimed;
+
+-- name: claim_each :many on sqlite
+-- Forked as `claim`. With one writer, nobody claims meanwhile; who asks is heard of when it was silent for long.
+insert into holdfast.lease (seq, worker, epoch, token, lease_until, claimed_at, route, attempts, rescues, kind, queue,
+    parent, lane, ttl_us)
+select p.seq, h.worker, (select c.epoch from holdfast.cluster c), p.token + 1,
+    holdfast.now_us() + min(h.ttl_us, coalesce(j.timeout_us, h.ttl_us)), holdfast.now_us(), p.route, p.attempts,
+    p.rescues, j.kind, j.queue, j.parent, j.lane, h.ttl_us
+from (
+    select w.seq as worker, min(w.ttl_us, :ttl_us) as ttl_us, row_number() over (order by a.key) as turn
+    from json_each(:askers) a
+    cross join holdfast.worker w on w.seq = a.value ->> :askers.worker and w.incarnation = a.value ->> :askers.incarnation
+    where w.status = 'active' and w.heartbeat_at + w.ttl_us > holdfast.now_us()
+        and (select count(*) from holdfast.lease l where l.worker = w.seq) < w.slots
+) as h
+cross join (
+    select f.*, row_number() over (order by @arrival(f)) as turn, max(f.lane is not null) over () as laned from (
+        select @ready(r) from holdfast.ready r
+        where r.route in (select value from json_each(:routes))
+            and coalesce((select q.queue from holdfast.route q where q.id = r.route), '') not in (
+                select q.name from holdfast.queue q where q.paused_at is not null)
+            and (select j.tenant from holdfast.job j where j.seq = r.seq) = :tenant
+        order by @place(r) limit :most
+    ) as f
+) as p on p.turn = h.turn and not p.laned
+cross join holdfast.job j on j.seq = p.seq;
+select l.seq, j.id, l.kind, l.queue, j.tenant, j.priority, j.slot, l.worker, l.epoch, l.token, l.attempts,
+    j.max_attempts, l.rescues, j.timeout_us, j.deadline_at, l.claimed_at, l.lease_until, j.created_at, l.parent, l.lane,
+    j.payload, j.metadata, j.layer
+from json_each(:askers) a
+cross join holdfast.lease l on l.worker = a.value ->> :askers.worker and l.claimed_at = holdfast.now_us()
+cross join holdfast.job j on j.seq = l.seq
+cross join holdfast.ready r on r.route = l.route and (@place(r)) = (@place(j));
+update holdfast.worker set heartbeat_at = holdfast.now_us(), idle_since = null,
+    active = (select count(*) from holdfast.lease l where l.worker = worker.seq)
+where seq in (select value ->> :askers.worker from json_each(:askers))
+    and heartbeat_at < holdfast.now_us() - ttl_us / 4
+    and seq in (select l.worker from holdfast.lease l where l.claimed_at = holdfast.now_us());
+delete from holdfast.ready where (route, @place) in (
+    select l.route, @place(j) from json_each(:askers) a
+    cross join holdfast.lease l on l.worker = a.value ->> :askers.worker and l.claimed_at = holdfast.now_us()
+    cross join holdfast.job j on j.seq = l.seq);
+
 -- name: find_unanswered :many on postgres
 -- Leases that a claim took whose answer was lost, as far as they were committed and hold still.
 select k.seq, k.worker, k.epoch, k.token, k.parent

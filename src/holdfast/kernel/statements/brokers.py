@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.kernel.broker_rows import (
     Alias,
+    Asker,
     Beaten,
     LaneDemand,
     LeaseKey,
@@ -22,10 +23,13 @@ from holdfast.kernel.sql import Many, One, Statements
 
 
 class BrokersSql(
-    Statements, file="brokers.sql", rows={"wants": Want, "takings": Taking, "leases": LeaseKey, "beats": OwnerBeat}
+    Statements,
+    file="brokers.sql",
+    rows={"wants": Want, "takings": Taking, "askers": Asker, "leases": LeaseKey, "beats": OwnerBeat},
 ):
     offers: Many[Offer]
     take_for: Many[Lease]
+    claim_each: Many[Lease]
     find_unanswered: Many[UnnamedLease]
     seek: One[Sought]
     wake_one: One[Woken]
