@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,6 +19,8 @@ from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.events import ModeChosen, RunStateChanged
 from holdfast.kernel.ids import new_id
+from holdfast.models.batches import BatchItem
+from holdfast.models.failures import ModelFailure
 from holdfast.models.prices import cost
 from holdfast.models.script import Script, call, calls, say
 from holdfast.models.scripted import ScriptedModel
@@ -201,7 +205,6 @@ async def test_a_submit_whose_answer_is_lost_is_found_by_its_results(provided: L
 async def _submitted_by_others(hf: Holdfast, provider: SimulatedProvider, size: int) -> str:
     """A batch of the same account and size that is not ours."""
     from holdfast.models.anthropic import AnthropicModel
-    from holdfast.models.batches import BatchItem
 
     body = json.dumps({"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "x"}]})
     model = AnthropicModel("sk-simulated", provider.url)
@@ -212,6 +215,81 @@ async def _submitted_by_others(hf: Holdfast, provider: SimulatedProvider, size: 
     provider.state.rules = rules
     await model.close()
     return made.id
+
+
+class Lossy(ScriptedModel):
+    """Loses the request of a submit or its answer, as `losing` says of each. Batches in `empty` have no results."""
+
+    def __init__(self, hf: Holdfast, *losing: str | None, batch_time: float = 0.0) -> None:
+        super().__init__(batches=MemoryShelf(), ports=core_of(hf).runtime().ports, batch_time=batch_time)
+        self.losing = list(losing)
+        self.made: list[str] = []
+        self.empty: set[str] = set()
+
+    async def submit_batch(self, items: Any, **more: Any) -> Any:
+        lost = self.losing.pop(0) if self.losing else None
+        if lost == "request":
+            raise ModelFailure("cut", "the request was lost", bought="unknown")
+        status = await super().submit_batch(items, **more)
+        self.made.append(status.id)
+        if lost == "answer":
+            raise ModelFailure("cut", "the answer was lost", bought="unknown")
+        return status
+
+    async def batch_results(self, id: str) -> Any:
+        async for line in super().batch_results(id):
+            if id not in self.empty:
+                yield line
+
+
+class Meeting(Lossy):
+    """Its first batch has no results, and tells so only when two have asked."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        super().__init__(hf, "answer", "request")
+        self.asking = 0
+        self.both_ask = asyncio.Event()
+
+    async def batch_results(self, id: str) -> Any:
+        if id == self.made[0]:
+            self.asking += 1
+            if self.asking == 2:
+                self.both_ask.set()
+            await self.both_ask.wait()
+            return
+        async for line in super().batch_results(id):
+            yield line
+
+
+async def test_a_batch_without_results_is_taken_by_one_of_two_that_look_for_theirs(
+    provided: Labs, caplog: pytest.LogCaptureFixture
+) -> None:
+    hf = app()
+    agent = hf.agent("writer", model=MODEL)
+    lab = await provided.use(hf)
+    core_of(hf).book.substitute = model = Meeting(hf)
+    runs = [await agent.enqueue("Say a", mode="batch", model=name) for name in (MODEL, "claude-opus-5")]
+    await pass_time(lab, *runs)
+    assert [(await run.result()).text for run in runs] == ["Say a", "Say a"]
+    assert len(model.made) == 3  # its requests are asked again, and those that were lost
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_batch_without_results_is_not_taken_while_another_may_be_ours(provided: Labs) -> None:
+    hf = app()
+    agent = hf.agent("writer", model=MODEL, attempts=1)
+    lab = await provided.use(hf)
+    core_of(hf).book.substitute = model = Lossy(hf, None, "answer", batch_time=300.0)
+    body = json.dumps({"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "x"}]})
+    theirs = await model.submit_batch([BatchItem("theirs", body)], call="", total=10, answered=lambda _: None)
+    model.empty = {theirs.id}
+    await lab.clock.advance("200s")
+    run = await agent.enqueue("Say a", mode="batch")
+    await pass_time(lab, run)
+    assert (await run.result()).text == "Say a"
+    (row,) = await hf.batches.list()
+    assert (row.provider_id, row.attempts) == (model.made[1], 1)
+    assert len(model.made) == 2
 
 
 @pytest.mark.parametrize(

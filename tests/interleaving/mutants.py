@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import pytest
 
+from holdfast.agents.batches.statements import BatchesSql
 from holdfast.agents.people.statements import InquiriesSql
 from holdfast.agents.statements import RunsSql
 from holdfast.kernel import complete, leases
@@ -34,6 +35,8 @@ from tests.interleaving import scene, scripts
 from tests.interleaving.edits import Edit, respell
 
 _CHILDLESS = "coalesce((select f.open_children from holdfast.family f where f.job = {}.seq), 0) = 0"
+
+_TAKEN = " and not exists (select 1 from holdfast.batch o where o.provider_id = $1)"
 
 
 class Mutant(NamedTuple):
@@ -233,6 +236,21 @@ MUTANTS: Final = (
         "a decision is made twice: two people approve and deny the same call",
         "agent-approval/approve/deny",
         (Edit(InquiriesSql.decide_inquiry, " and state = 'open'"),),
+    ),
+    Mutant(
+        "two that look for their batches do not wait for each other: both take the same one",
+        "batches-searching/take/take_too",
+        (Edit(BatchesSql.lock_provider_id, "pg_advisory_xact_lock", "abs"),),
+    ),
+    Mutant(
+        "a batch is taken that another of ours has",
+        "batches-searching/take/take_too",
+        (Edit(BatchesSql.take_batch, _TAKEN),),
+    ),
+    Mutant(
+        "an overtaken worker gives its batch what another of ours has",
+        "batches-searching/take_too/disown",
+        (Edit(BatchesSql.offer_batch, _TAKEN),),
     ),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from holdfast.kernel.database import Database
 from tests.interleaving import (
     scenes_agents,
+    scenes_batches,
     scenes_brokers,
     scenes_families,
     scenes_lanes,
@@ -63,6 +64,7 @@ SCENES: dict[str, type[Scene]] = {
         scenes_resp.Gateway,
         scenes_providers.Closed,
         scenes_providers.Reopened,
+        scenes_batches.Searching,
     )
 }
 

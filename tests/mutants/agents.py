@@ -310,6 +310,21 @@ BATCHES: Final = (
         ("agents/test_batches.py::test_ap_40_a_worker_that_dies_around_the_submit_leaves_no_second_batch",),
         ("AP-40",),
     ),
+    Mutant(
+        "one batch of the provider taken twice",
+        "of two that look for theirs, both take one that has no results",
+        (
+            Words("take_batch", "and not exists (select 1 from holdfast.batch o where o.provider_id = :provider_id)"),
+            Words("offer_batch", "and not exists (select 1 from holdfast.batch o where o.provider_id = :provider_id)"),
+        ),
+        ("agents/test_batches.py::test_a_batch_without_results_is_taken_by_one_of_two_that_look_for_theirs",),
+    ),
+    Mutant(
+        "batch without results taken too soon",
+        "a batch that has no results is taken, though one that still runs may have the answers",
+        (Code("holdfast.agents.batches.job:_BatchJob._search", "if empty and not waiting:", "if empty:"),),
+        ("agents/test_batches.py::test_a_batch_without_results_is_not_taken_while_another_may_be_ours",),
+    ),
 )
 
 HISTORY: Final = (

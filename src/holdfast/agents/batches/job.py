@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.agents.batches import steps
 from holdfast.agents.batches.batch_rows import BatchRow, OpenRequest
@@ -240,6 +240,7 @@ class _BatchJob:
         try:
             if not await self._taken(status):
                 await self._disown(model, status)
+                return
         except LeaseLost:
             await self._disown(model, status)
             raise
@@ -289,7 +290,10 @@ class _BatchJob:
         return Done(why) if await self._do(steps.end, self._id, state, error) else None
 
     async def _search(self, row: BatchRow) -> Outcome | None:
-        """Look for the batch among the provider's; only when none of them can be it is it submitted again."""
+        """Look for the batch among the provider's; only when none of them can be it is it submitted again.
+
+        One that has ended without any result may be ours. It is taken last: our answers may be in one that still runs.
+        """
         assert row.intent_at is not None
         settled = row.intent_at + microseconds(self._loop.settings.batch_grace)
         if row.now < settled:
@@ -301,17 +305,22 @@ class _BatchJob:
         possible = [each for each in found if each.size == row.size and each.id not in excluded]
         taken = await self._ctx.database.transact(steps.taken_ids, [each.id for each in possible])
         possible = [each for each in possible if each.id not in taken]
+        waiting: list[str] = []
+        empty: list[BatchStatus] = []
         for each in possible:
-            if each.ended:
-                match await self._is_ours(model, each, row.now):
-                    case True:
-                        await self._take(model, each)
-                        return None
-                    case False:
-                        excluded.add(each.id)
-                    case None:
-                        pass
-        waiting = [each.id for each in possible if each.id not in excluded]
+            match await self._whose(model, each, row.now) if each.ended else "unknown":
+                case "ours":
+                    await self._take(model, each)
+                    return None
+                case "another's":
+                    excluded.add(each.id)
+                case "nobody's":
+                    empty.append(each)
+                case "unknown":
+                    waiting.append(each.id)
+        if empty and not waiting:
+            await self._take(model, empty[0])
+            return None
         await self._do(steps.hold, self._id, {"candidates": waiting, "excluded": sorted(excluded)})
         if waiting:
             others = plural(len(waiting), "batch", "batches")
@@ -323,21 +332,21 @@ class _BatchJob:
             return await self._give_up(row, f"the outcome of {unknown} has been unknown for {show(us)}")
         return None
 
-    async def _is_ours(self, model: Batches, status: BatchStatus, now: int) -> bool | None:
-        """By the first of its results; None: they are not to be had yet.
-
-        A batch without any result may be ours, and taking it costs nothing: it has no answers.
-        """
+    async def _whose(
+        self, model: Batches, status: BatchStatus, now: int
+    ) -> Literal["ours", "another's", "nobody's", "unknown"]:
+        """Whose a batch is by the first of its results; "nobody's": it has none; "unknown": none are to be had yet."""
         try:
             async for line in model.batch_results(status.id):
                 if line.custom_id:
-                    return bool(await self._ctx.database.transact(steps.is_request, self._id, line.custom_id))
+                    ours = await self._ctx.database.transact(steps.is_request, self._id, line.custom_id)
+                    return "ours" if ours else "another's"
         except ModelFailure as failure:
             if failure.kind != "not_found":
                 raise
             fresh = status.ended_us is None or now - status.ended_us < _SETTLED_US
-            return None if fresh else False
-        return True
+            return "unknown" if fresh else "another's"
+        return "nobody's"
 
     async def _poll(self, row: BatchRow) -> Outcome | None:
         assert row.provider_id is not None

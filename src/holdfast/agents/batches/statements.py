@@ -40,6 +40,7 @@ class BatchesSql(Statements, package=_PACKAGE, file="batches.sql", rows={"reques
     search: Exec
     taken_ids: Many[BatchId]
     is_request: One[RequestId]
+    lock_provider_id: Exec
     take_batch: One[BatchId]
     offer_batch: One[BatchId]
     add_orphan: One[BatchId]

@@ -127,11 +127,11 @@ async def give_up_search(tx: Transaction, lease: Lease, id: str) -> int | None:
 
 
 async def take(tx: Transaction, lease: Lease, id: str, provider_id: str) -> bool:
-    """The provider has it. False: it has another one in its place."""
+    """The provider has it. False: it has another one in its place, or another batch of ours has this one."""
     await leases.hold(tx, lease)
-    taken = await tx.one(BatchesSql.take_batch, id=id, provider_id=provider_id) is not None
-    await tx.run(BatchesSql.send_requests, batch=id)
-    if taken:
+    await tx.run(BatchesSql.lock_provider_id, provider_id=provider_id)
+    if await tx.one(BatchesSql.take_batch, id=id, provider_id=provider_id) is not None:
+        await tx.run(BatchesSql.send_requests, batch=id)
         return True
     row = await tx.one(BatchesSql.find_batch, id=id)
     return row is not None and row.provider_id == provider_id
@@ -146,6 +146,7 @@ async def disown(tx: Transaction, id: str, provider_id: str, orphan: JobId) -> b
     row = await tx.one(BatchesSql.find_batch, id=id)
     if row is None or row.provider_id == provider_id:
         return False
+    await tx.run(BatchesSql.lock_provider_id, provider_id=provider_id)
     if await tx.one(BatchesSql.offer_batch, id=id, provider_id=provider_id) is not None:
         await tx.run(BatchesSql.send_requests, batch=id)
         return False

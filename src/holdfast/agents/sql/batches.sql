@@ -95,11 +95,20 @@ select provider_id as id from holdfast.batch where provider_id = any(cast(:ids a
 -- name: is_request :one
 select custom_id from holdfast.batch_request where custom_id = :custom_id and batch = :batch;
 
+-- name: lock_provider_id :exec on postgres
+-- Two batches that are looked for may take one of the provider's at once: the second must see what the first has stored.
+select length(cast(pg_advisory_xact_lock(hashtextextended(:provider_id, 2)) as text)) as locked;
+
+-- name: lock_provider_id :exec on sqlite
+-- Forked: there is one writer, so nothing is to be locked.
+select null as locked where :provider_id is null;
+
 -- name: take_batch :one
--- The provider has the batch under this id.
+-- The provider has the batch under this id, and no other of ours has it.
 update holdfast.batch set provider_id = :provider_id, state = 'submitted', submitted_at = holdfast.now_us(), held = null,
     error = null
 where id = :id and state in ('submitting', 'searching') and provider_id is null
+    and not exists (select 1 from holdfast.batch o where o.provider_id = :provider_id)
 returning id;
 
 -- name: offer_batch :one
@@ -107,6 +116,7 @@ returning id;
 -- nothing else was submitted since.
 update holdfast.batch set provider_id = :provider_id, state = 'submitted', submitted_at = holdfast.now_us(), held = null
 where id = :id and provider_id is null and (state = 'searching' or (state = 'submitting' and intent_at is not null))
+    and not exists (select 1 from holdfast.batch o where o.provider_id = :provider_id)
 returning id;
 
 -- name: add_orphan :one
