@@ -281,10 +281,10 @@ class AgentAudit(Audit):
             if call["state"] is None:
                 raise Violation("every call is answered in the end", f"{dict(call)}")
 
-    def batches_are_known(self, made: Collection[str]) -> None:
-        """I12: at rest the provider has no batch that the database does not know."""
+    def batches_are_known(self, made: Sequence[Sequence[str]]) -> None:
+        """I12: at rest the provider has no batch that the database does not know, nor what came late in its place."""
         known = {row["provider_id"] for row in self.batches.values()}
-        if orphans := sorted(set(made) - known):
+        if orphans := [ids for ids in made if known.isdisjoint(ids)]:
             raise Violation("I12 (no batch is an orphan)", f"{orphans} of {len(made)}")
         for row in self.batches.values():
             if row["state"] not in ("ended", "failed"):

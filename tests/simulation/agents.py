@@ -222,7 +222,7 @@ class AgentWorld(World):
             ):
                 raise Violation("I11 (usage is what the provider counted)", f"{said} for {dict(turn)}")
         if not audit.excused:
-            audit.batches_are_known([batch.id for batch in self.provider.bay.batches.values() if not batch.late])
+            audit.batches_are_known(self.provider.bay.accountable())
         self._see(audit)
 
     def _judge_batched(self, key: tuple[str, int], turn: Row) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -99,6 +99,18 @@ class BatchBay:
             ended_us=batch.ends_us if ended else None,
             counts=counts,
         )
+
+    def accountable(self) -> list[list[str]]:
+        """For each batch that came in time, its id and those of the late ones with its requests.
+
+        Nobody may be left who can tell of a late one. If it is found among the provider's, its results are those of the
+        batch in its place: whoever looks takes one of the two.
+        """
+        late: defaultdict[frozenset[str], list[str]] = defaultdict(list)
+        for batch in self.batches.values():
+            if batch.late:
+                late[frozenset(batch.fates)].append(batch.id)
+        return [[batch.id, *late.get(frozenset(batch.fates), ())] for batch in self.batches.values() if not batch.late]
 
     async def get(self, id: str) -> BatchStatus:
         await asyncio.sleep(0.1 * self._chance.random())
