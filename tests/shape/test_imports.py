@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.shape.tree import SOURCE, listed, modules, nodes
+from tests.shape.tree import SOURCE, listed, modules, source
 
 # A `Script` is recorded by `cassettes`, and what is recorded is a `Script`.
 KNOWN = {frozenset({"holdfast.models.cassettes", "holdfast.models.script"})}
+# Wherever it stands, also in a function. What a text imports as an example counts too, and makes no circle.
+IMPORT = re.compile(r"^[ \t]*from (holdfast[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 SHORT_FORM = ("holdfast.app", "holdfast.http.app")  # hf.web(…) is web(hf, …)
 
 
@@ -17,36 +20,51 @@ def dotted(path: Path) -> str:
     return ".".join(("holdfast", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def imported(path: Path, known: set[str]) -> Iterator[str]:
-    for node in nodes(path):
-        if isinstance(node, ast.ImportFrom) and node.module in known:
+def imported(text: str, known: set[str]) -> Iterator[str]:
+    for module, names in IMPORT.findall(text):
+        if module in known:
+            (node,) = ast.parse(f"from {module} import {names}").body
+            assert isinstance(node, ast.ImportFrom)
             for name in node.names:
-                inner = f"{node.module}.{name.name}"
-                yield inner if inner in known else node.module
+                inner = f"{module}.{name.name}"
+                yield inner if inner in known else module
 
 
 def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """The sets of modules of which each reaches all others."""
-    below = {name: reached(graph, name) for name in graph}
-    return {
-        frozenset({other for other in seen if name in below[other]}) for name, seen in below.items() if name in seen
-    }
-
-
-def reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    seen: set[str] = set()
-    todo = [*graph[start]]
-    while todo:
-        name = todo.pop()
-        if name not in seen:
-            seen.add(name)
-            todo += graph[name]
-    return seen
+    """The sets of modules of which each reaches all others, in one pass over the graph (Tarjan's)."""
+    number: dict[str, int] = {}  # in which order they were met
+    lowest: dict[str, int] = {}  # the first met that is reached from there and may reach it
+    path: list[str] = []
+    found = set[frozenset[str]]()
+    for start in graph:
+        todo = [] if start in number else [(start, iter(graph[start]))]
+        while todo:
+            name, rest = todo[-1]
+            if name not in number:
+                number[name] = lowest[name] = len(number)
+                path.append(name)
+            if (other := next(rest, None)) is None:
+                todo.pop()
+                if todo:
+                    above = todo[-1][0]
+                    lowest[above] = min(lowest[above], lowest[name])
+                if lowest[name] == number[name]:
+                    at = path.index(name)
+                    circle = frozenset(path[at:])
+                    del path[at:]
+                    lowest |= dict.fromkeys(circle, len(graph))
+                    if len(circle) > 1 or name in graph[name]:
+                        found.add(circle)
+            elif other not in number:
+                todo.append((other, iter(graph[other])))
+            else:
+                lowest[name] = min(lowest[name], lowest[other])
+    return found
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     paths = {dotted(path): path for path in modules()}
-    graph = {name: set(imported(path, set(paths))) - {name} for name, path in paths.items()}
+    graph = {name: set(imported(source(path), set(paths))) - {name} for name, path in paths.items()}
     graph[SHORT_FORM[0]].discard(SHORT_FORM[1])
     found = circles(graph) - KNOWN
     assert not found, listed([sorted(circle) for circle in found])
@@ -55,3 +73,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}
     assert circles(graph) == {frozenset({"b", "c"})}
+    graph |= {"d": {"e", "g"}, "e": {"f", "a"}, "f": {"f"}, "g": {"h"}, "h": {"i"}, "i": {"g", "f"}}
+    assert circles(graph) == {frozenset("abcde"), frozenset("f"), frozenset("ghi")}
+
+
+def test_an_import_is_seen_wherever_it_stands() -> None:
+    text = "from holdfast import a\nif T:\n    from holdfast.b import (\n        c,  # c\n        d as e,\n    )\n"
+    known = {"holdfast", "holdfast.a", "holdfast.b", "holdfast.b.d"}
+    assert {*imported(text, known)} == {"holdfast.a", "holdfast.b", "holdfast.b.d"}

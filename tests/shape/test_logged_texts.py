@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.shape.tree import SOURCE, modules
+from tests.shape.tree import SOURCE, modules, saying, source
 
 
 def logged_raw(text: str) -> Iterator[int]:
@@ -15,7 +15,11 @@ def logged_raw(text: str) -> Iterator[int]:
         node.arg for node in ast.walk(tree) if isinstance(node, ast.arg) and "Failure" in _annotation(node)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func.value) == "log"
+        ):
             yield from (each.lineno for each in node.args if isinstance(each, ast.Name) and each.id in exceptions)
 
 
@@ -26,9 +30,8 @@ def _annotation(node: ast.arg) -> str:
 def test_agents_log_no_exception_as_it_is() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{line}"
-        for path in modules()
-        if path.is_relative_to(SOURCE / "agents")
-        for line in logged_raw(path.read_text())
+        for path in saying(r"\blog\.\w+\(", modules("agents"))
+        for line in logged_raw(source(path))
     ]
     assert found == []
 

@@ -22,6 +22,8 @@ NOUNS = re.compile(
     r"sessions|signals|slots|statements|steps|streams|submits|summaries|tables|tasks|tenants|threads|ticks|"
     r"tools|tries|triggers|turns|versions|webhooks|workers)\b(?!/)"
 )
+# Where an f-string may have one of them after a value; only there is it worth while to parse.
+SUSPECT = re.compile(r"\}(?:[\"']\s*[fr]*[\"'])?" + NOUNS.pattern)
 FIXED = re.compile(r"_?[A-Z][A-Z_0-9.]*|[a-z_]+\.[A-Z][A-Z_]*")  # a constant is what it is, and never one
 NAMES = re.compile(r"/$|\b(?:of|of the|worker|message|execution|job|run|session|turn) $")  # how many of, or which one
 ASSEMBLED = re.compile(r"\{\{-?\s*(?P<value>[^{}]+?)\s*-?\}\}(?P<rest>[^{}<]*)")
@@ -29,7 +31,10 @@ ASSEMBLED = re.compile(r"\{\{-?\s*(?P<value>[^{}]+?)\s*-?\}\}(?P<rest>[^{}<]*)")
 
 def loose(path: Path) -> Iterator[tuple[str, int, str]]:
     """Where a number stands before a plural, whatever the number is."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    written = path.read_text()
+    if not SUSPECT.search(written):
+        return
+    for node in ast.walk(ast.parse(written)):
         if not isinstance(node, ast.JoinedStr):
             continue
         parts = [ast.Constant(""), *node.values]

@@ -18,7 +18,7 @@ from holdfast.kernel.sql import Dialect, sources
 from holdfast.kernel.sql.dialects import masked, unmasked
 from holdfast.kernel.statements import GROUPS
 from holdfast.kernel.states import JOB, WORKER, Life, State, StateName, Verb
-from tests.shape.tree import SOURCE, modules, named, parsed, statements
+from tests.shape.tree import SOURCE, modules, named, parsed, saying, statements
 
 NAMES = {state for life in LIVES for state in life.names}
 BY_TABLE: dict[str, Life[Any, Any]] = {life.table: life for life in (*LIVES, WORKER)}
@@ -73,7 +73,8 @@ def _where_a_state_is_meant(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def _agents() -> list[Path]:
-    return [path for path in modules("agents") if named(path) != "agents/states.py"]
+    said = "|".join(map(re.escape, sorted(NAMES)))
+    return [path for path in saying(rf"[\"'](?:{said})[\"']", modules("agents")) if named(path) != "agents/states.py"]
 
 
 def test_python_names_states_by_their_members() -> None:
@@ -115,7 +116,7 @@ def test_python_names_the_states_of_workers_by_their_members() -> None:
     """Facades spell other interfaces out, where workers are in states of their own."""
     found = {
         f"{named(path)}:{node.lineno} {node.value!r}"
-        for path in modules()
+        for path in saying(r"\.status\b", modules())
         if not named(path).startswith("facades/")
         for node in _worker_states(parsed(path))
     }
