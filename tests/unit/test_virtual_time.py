@@ -193,6 +193,18 @@ class TestOrder:
         assert one.trace_hash() != two.trace_hash()
 
 
+FROZEN = """
+import asyncio, gc, random
+from holdfast.testing.virtual_time import VirtualLoop
+
+# others
+print(gc.get_freeze_count() > 0)
+loop = VirtualLoop(random.Random(7))
+loop.run_until_complete(asyncio.sleep(1))
+loop.close()
+print(gc.get_freeze_count() > 0)
+"""
+
 REPLAY = """
 import asyncio, gc, random, sys
 from holdfast.testing.virtual_time import VirtualLoop
@@ -930,10 +942,16 @@ class TestLifeOfTheLoop:
             loop.run_forever()
 
     def test_it_leaves_the_interpreter_as_it_found_it(self) -> None:
-        before = (gc.isenabled(), gc.get_freeze_count(), sys.get_asyncgen_hooks(), sys.unraisablehook)
+        before = (gc.isenabled(), sys.get_asyncgen_hooks(), sys.unraisablehook)
         simulate(lambda _: asyncio.sleep(1))
-        assert (gc.isenabled(), gc.get_freeze_count(), sys.get_asyncgen_hooks(), sys.unraisablehook) == before
+        assert (gc.isenabled(), sys.get_asyncgen_hooks(), sys.unraisablehook) == before
         assert asyncio._get_running_loop() is None
+
+    @pytest.mark.parametrize("by_others", [True, False])
+    def test_it_keeps_frozen_what_others_have_frozen_and_no_more(self, by_others: bool) -> None:
+        told = FROZEN.replace("# others", "gc.freeze()" if by_others else "")
+        done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [str(by_others)] * 2
 
 
 def test_throughput() -> None:

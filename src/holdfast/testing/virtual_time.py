@@ -308,7 +308,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._marks = self._tasks_made = self._futures_hashed = 0
         self._trace = 0
         self._agens: dict[int, Node] = {}  # by id: looked up, never iterated
-        self._running = self._stopping = self._closed = self._debug = self._frozen = False
+        self._running = self._stopping = self._closed = self._debug = False
+        self._entered_once = self._froze = False
         self._exception_handler: ExceptionHandler | None = None
 
     def create_node(self, name: str) -> Node:
@@ -513,10 +514,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("this loop is closed, or a loop is running in this thread already.")
         hooks, collecting = sys.get_asyncgen_hooks(), gc.isenabled()
         # Finalizers are part of the run, so when garbage is collected must be too: after so many callbacks
-        # and at the end, not after so many allocations of the process; and nothing older than the loop.
+        # and at the end, not after so many allocations of the process; and nothing older than the loop. A process
+        # that froze what it has, such as a large suite, keeps it so: to look through all of it is slow.
         gc.disable()
-        if not self._frozen:
-            self._frozen = True
+        if not self._entered_once:
+            self._entered_once = True
+            self._froze = not gc.get_freeze_count()
+            if not self._froze:
+                gc.collect()  # what is frozen now stays
             gc.freeze()
         sys.set_asyncgen_hooks(firstiter=self._agen_started, finalizer=self._agen_dropped)
         asyncio._set_running_loop(self)
@@ -566,7 +571,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             gc.collect()
         finally:
             sys.unraisablehook = complain
-            if self._frozen:
+            if self._froze:
                 gc.unfreeze()
 
     async def shutdown_asyncgens(self) -> None:
