@@ -15,7 +15,7 @@ from holdfast.kernel.tally import DAY, HOUR, KEPT, SIZES
 from holdfast.kernel.tally_rows import CountedTime, SeriesPoint
 from holdfast.kernel.tally_series import SeriesQuery, of_tenants, read_series, read_times
 from holdfast.values.tallies import FailureRecord, StatRecord, failure_of, stats_of
-from holdfast.values.times import microseconds
+from holdfast.values.times import microseconds as microseconds_of
 
 Ask = Callable[..., Awaitable[Any]]
 Part = Literal["source", "kind", "mode", "state", "tenant"]
@@ -111,7 +111,7 @@ def moment_us(given: datetime, what: str) -> int:
         raise UsageError(f"{what}= is a datetime, not {validation.shown(given)}.")
     if given.tzinfo is None:
         raise UsageError(f"{what}= needs a time zone, as in datetime(…, tzinfo=UTC).")
-    return microseconds(given)
+    return microseconds_of(given)
 
 
 async def failures(

@@ -76,18 +76,18 @@ class Crowd:
         still look within our own pause.
         """
         now = self._ports.clock.monotonic()
-        for look in looks:
-            since = (look.at - self._answered) / 1e6
+        for each in looks:
+            since = (each.at - self._answered) / 1e6
             if since > now - self._asked_at + self._tolerance:
                 return False  # the store's clock has leapt, which each must judge for itself
             made_at = min(now, self._asked_at + since)
             self._told_at = max(self._told_at, made_at)
             if many:
-                self._put_off_watching(look, made_at)
+                self._put_off_watching(each, made_at)
             elif made_at > self._youngest:
                 self._youngest = made_at
                 if not self._alone:
-                    self._put_off(look)
+                    self._put_off(each)
         return True
 
     def _put_off(self, look: Look) -> None:

@@ -16,7 +16,7 @@ from holdfast.agents.rows import WindowBlock
 from holdfast.agents.runs.history import CLIENT_USE
 from holdfast.kernel import codec
 from holdfast.kernel.ids import derived_id
-from holdfast.models.fold import Reply
+from holdfast.models import Reply
 
 _ID = re.compile("[a-zA-Z0-9_-]{1,256}")
 UNNAMED = "unnamed"  # what a call without a name is called in the history

@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import ClassVar
 
 from holdfast.agents.activity import agent_activity, open_inquiries, turn_latencies
-from holdfast.kernel import queries, watch
+from holdfast.kernel import watch
+from holdfast.kernel.queries import now as now_us
 from holdfast.kernel.database import Transaction, reading
 from holdfast.values.quantiles import Quantiles, quantiles
 from holdfast.values.times import moment
@@ -54,7 +55,7 @@ class FleetNow:
 
 @reading
 async def fleet_now(tx: Transaction) -> FleetNow:
-    now = await queries.now(tx)
+    now = await now_us(tx)
     oldest: dict[str, float] = {}
     for each in await watch.backlogs(tx):
         if each.oldest_at is not None:

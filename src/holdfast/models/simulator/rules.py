@@ -1,6 +1,6 @@
 """Rules: which calls fail, and how. Declared as JSON, decided by counting, so that the same calls fail every time.
 
-    {"match": {"nth": 3, "path": "/v1/messages"}, "do": {"status": 429, "retry_after": 5}}
+    A rule: {"match": {"nth": 3, "path": "/v1/messages"}, "do": {"status": 429, "retry_after": 5}}
 
 A rule counts the calls that fit its `path`, `model` and `call`; `nth`, `every` and `probability` choose among those.
 Each rule counts for itself; of those that fit a call the first is played.

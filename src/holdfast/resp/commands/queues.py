@@ -48,10 +48,10 @@ async def standing(tx: Transaction, tenant: str) -> dict[str, dict[str, Any]]:
     for running in await tx.many(HoldersSql.running_of, tenant=tenant):
         counts[running.queue]["running_jobs"] += running.jobs
     found: dict[str, dict[str, Any]] = {}
-    for name, jobs in sorted(counts.items()):
-        jobs["desired_workers"] = math.ceil((jobs["pending_jobs"] + jobs["running_jobs"]) / each)
-        if jobs.total():
-            found[name] = {**_empty(name), **jobs, "paused": name in paused}
+    for name, counted in sorted(counts.items()):
+        counted["desired_workers"] = math.ceil((counted["pending_jobs"] + counted["running_jobs"]) / each)
+        if counted.total():
+            found[name] = {**_empty(name), **counted, "paused": name in paused}
     return found
 
 
