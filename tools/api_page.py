@@ -12,41 +12,45 @@ from typing import Any, get_overloads
 import holdfast
 from holdfast import errors, events, http, models, outcomes, pools, testing
 from holdfast.access.principals import WebAccess
-from holdfast.agents.api.batches_list import BatchesList
-from holdfast.agents.api.closed_lanes import LanesList
+from holdfast.access.webhooks import WebhookOptions
 from holdfast.agents.api.declarations import AGENT_DEFAULTS, AgentOptions
-from holdfast.agents.api.lists import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.api.lists import AgentsList, BatchesList, LanesList, RunsList, SessionsList, Tenant
 from holdfast.agents.api.options import RUN_DEFAULTS, ManyRunOptions, RunOptions, TenantRunOptions
 from holdfast.agents.api.session import SendOptions, SessionOptions, TenantSessionOptions
 from holdfast.agents.compaction.compactor import CompactionStats
 from holdfast.agents.mcp.tools import McpOptions
 from holdfast.agents.money.api import Budget, BudgetsList, Used
-from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.people.rulings import AppInquiries
 from holdfast.agents.toolbox import TOOL_DEFAULTS, ToolOptions
-from holdfast.agents.values.agents import AgentRecord, VersionRecord
-from holdfast.agents.values.batches import BatchRecord, RequestRecord
-from holdfast.agents.values.lanes import ClosedLaneRecord
-from holdfast.agents.values.runs import CallRecord, RunRecord
-from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
+from holdfast.agents.values import (
+    AgentRecord,
+    BatchRecord,
+    CallRecord,
+    ClosedLaneRecord,
+    CompactionRecord,
+    Inquiry,
+    Message,
+    RequestRecord,
+    RunRecord,
+    SessionRecord,
+    VersionRecord,
+)
 from holdfast.brokers.broker import BrokerOptions
-from holdfast.declarations import JOB_DEFAULTS, JobOptions, ScheduledJobOptions
+from holdfast.client.declarations import JOB_DEFAULTS, JobOptions, ScheduledJobOptions
+from holdfast.client.handles import Jobs, Queues, Schedules, Workers
+from holdfast.client.jobs import ENQUEUE_DEFAULTS, EnqueueOptions, Job, JobFunction
+from holdfast.client.results import Usage
 from holdfast.events import CallView
-from holdfast.handles import Jobs, Queues, Schedules, Workers
-from holdfast.jobs import ENQUEUE_DEFAULTS, EnqueueOptions, Job, JobFunction
 from holdfast.machines.api import ExecutionHandle, ExecutionOptions, Machine, MachineOptions
 from holdfast.machines.hooks import MachineHooks
 from holdfast.machines.problems import BadMachine
-from holdfast.pools.listing import Pools, QueueDemand
+from holdfast.pools.stats import Pools, QueueDemand
 from holdfast.resp.options import RespServing
-from holdfast.results import Usage
 from holdfast.sync import Sync
 from holdfast.values import Page
 from holdfast.values.jobs import AttemptRecord, JobChange, JobRecord, ReasonRecord, RetriedRecord
-from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord
-from holdfast.values.schedules import ScheduleRecord
+from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, ScheduleRecord
 from holdfast.values.workers import DutyRecord, LineSlots, LoopHeld, WorkerRecord
-from holdfast.webhooks import WebhookOptions
 from holdfast.workers.context import Child, StartedChild
 from holdfast.workers.role import Role
 
@@ -124,7 +128,7 @@ AGENTS: list[tuple[str, Any]] = [
     ("Agent", holdfast.Agent),
     ("Run", holdfast.Run),
     ("Result", holdfast.Result),
-    ("holdfast.results.Usage", Usage),
+    ("holdfast.client.results.Usage", Usage),
     ("Session", holdfast.Session),
     ("Turn", holdfast.Turn),
     ("Tool", holdfast.Tool),
@@ -140,7 +144,7 @@ AGENTS: list[tuple[str, Any]] = [
     ("hf.runs", RunsList),
     ("hf.tenant(id)", Tenant),
     ("hf.inquiries", AppInquiries),
-    ("holdfast.agents.people.inquiry.Inquiry", Inquiry),
+    ("holdfast.agents.values.Inquiry", Inquiry),
     ("holdfast.events.CallView", CallView),
     ("hf.budgets", BudgetsList),
     ("holdfast.agents.money.api.Budget", Budget),
@@ -169,7 +173,7 @@ MODELS: list[tuple[str, Any]] = [
 POOLS: list[tuple[str, Any]] = [
     *((f"holdfast.pools.{name}", getattr(pools, name)) for name in pools.__all__),
     ("hf.pools", Pools),
-    ("holdfast.pools.listing.Demand", QueueDemand),
+    ("holdfast.pools.stats.Demand", QueueDemand),
 ]
 POLICY: list[tuple[str, Any]] = [("Queue", holdfast.Queue), ("Retry", holdfast.Retry)]
 ENDINGS: list[tuple[str, Any]] = [

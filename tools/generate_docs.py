@@ -24,9 +24,9 @@ from holdfast.cli import COMMANDS, group
 from holdfast.cli.target import ORDER
 from holdfast.kernel.states import JOB, TERMINAL, WORKER, Life, State
 from holdfast.machines import meter, templates
-from holdfast.resp.table import GROUPS
+from holdfast.resp.dispatch import GROUPS
 from holdfast.settings import Settings
-from holdfast.values.settings import written
+from holdfast.values.queues import written
 
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
@@ -286,8 +286,8 @@ def schema_text() -> str:
 
 def picture() -> str:
     """The example of the guide, drawn by `holdfast machine draw`."""
-    from holdfast.machines.drawing.svg import svg
-    from holdfast.machines.files import load_file
+    from holdfast.machines.bundle import load_file
+    from holdfast.machines.drawing import svg
 
     return svg(load_file(ROOT / "examples" / "article.yml"))
 

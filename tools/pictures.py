@@ -25,9 +25,8 @@ from rich.text import Text
 from holdfast import Holdfast, Retry
 from holdfast.app import core_of
 from holdfast.cli import group
-from holdfast.cli.top import sampler_for
-from holdfast.cli.top.cells import ansi
-from holdfast.cli.top.frame import FrameLook, frame
+from holdfast.cli.tables import ansi
+from holdfast.cli.top import FrameLook, frame, sampler_for
 from holdfast.clock import Ports, SystemClock
 from holdfast.models import Script, call, calls, say
 from holdfast.workers.role import Role

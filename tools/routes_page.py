@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import API, Endpoint
-from holdfast.http.gateway.streams import STREAM
-from holdfast.http.hooks import HOOK
+from holdfast.http.app import HOOK, NOUNS
+from holdfast.http.gateway import STREAM
 from holdfast.http.security.roles import TABLE
 
 

@@ -8,8 +8,8 @@ from bench.contenders.list_client import KEY
 from bench.contenders.protocol import Order, main, say
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.resp.client import shared
 from holdfast.resp.options import RespOptions
-from holdfast.resp.principals import shared
 from holdfast.resp.server import RespServer
 from holdfast.settings import Settings
 

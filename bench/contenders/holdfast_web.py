@@ -19,7 +19,7 @@ from bench.contenders.protocol import Order, async_gate, main, say
 from bench.run_filling import copy_message, copy_run
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
-from holdfast.agents import tallies
+from holdfast.agents import queries
 from holdfast.app import core_of
 from holdfast.cli.serve import listen_on
 from holdfast.http.security.binds import Bind
@@ -67,7 +67,7 @@ async def _count() -> None:
     """Count what has ended, as the chore of a worker has done long before there are so many."""
     core = core_of(hf)
     await core.runtime().open()
-    while await core.runtime().database.transact(tallies.count, core.settings):
+    while await core.runtime().database.transact(queries.count, core.settings):
         pass
     await hf.close()
 

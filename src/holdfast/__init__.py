@@ -6,7 +6,7 @@ Each name is imported when it is first used, so that a command which needs none 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.distribution import warn_of_namesake
+from holdfast.errors import warn_of_namesake
 
 if TYPE_CHECKING:
     from holdfast.agents.api.agent import Agent
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from holdfast.agents.content import Document, Image
     from holdfast.agents.definition import Limits
     from holdfast.agents.tools import ServerTool, Tool, ToolContext
-    from holdfast.agents.values.runs import Turn
+    from holdfast.agents.values import Turn
     from holdfast.app import Holdfast
+    from holdfast.client.jobs import Job
+    from holdfast.client.queues import Queue
+    from holdfast.client.results import Result
     from holdfast.errors import HoldfastError, LeaseLost, RunFailed
     from holdfast.events import Event
-    from holdfast.jobs import Job
     from holdfast.kernel.retry import RetryPolicy as Retry
     from holdfast.outcomes import Cancel, Discard, Snooze
-    from holdfast.queues import Queue
-    from holdfast.results import Result
     from holdfast.settings import Settings
     from holdfast.workers.context import JobContext
 

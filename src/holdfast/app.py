@@ -16,29 +16,26 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from holdfast import validation
 from holdfast.access.access import Access
 from holdfast.access.principals import WebAccess
+from holdfast.access.webhooks import Target, WebhookOptions
 from holdfast.agents.api import upload
 from holdfast.agents.api.agent import Agent
-from holdfast.agents.api.batches_list import BatchesList
-from holdfast.agents.api.closed_lanes import LanesList
 from holdfast.agents.api.declarations import AgentOptions, declare_agent
-from holdfast.agents.api.lists import AgentsList, RunsList, SessionsList, Tenant
+from holdfast.agents.api.lists import AgentsList, BatchesList, LanesList, RunsList, SessionsList, Tenant
 from holdfast.agents.api.scheduled_runs import ScheduledRunOptions, schedule_run
 from holdfast.agents.api.session import Session, SessionOptions, new_session
 from holdfast.agents.content import Document, Image, Prompt
 from holdfast.agents.core import AgentsCore
-from holdfast.agents.events.topics import TopicEvent, topics
+from holdfast.agents.events.reader import TopicEvent, topics
 from holdfast.agents.mcp.tools import McpOptions, McpTools
 from holdfast.agents.money.api import BudgetsList
-from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.people.rulings import AppInquiries
 from holdfast.agents.toolbox import ToolOptions
 from holdfast.agents.tools import Tool
+from holdfast.agents.values import Inquiry
 from holdfast.asgi import AsgiApp
-from holdfast.brokers import named_jobs
-from holdfast.brokers.broker import Broker, BrokerOptions, Brokers
-from holdfast.brokers.named_jobs import NamedJobOptions
-from holdfast.clock import Ports
-from holdfast.declarations import (
+from holdfast.brokers import broker
+from holdfast.brokers.broker import Broker, BrokerOptions, Brokers, NamedJobOptions
+from holdfast.client.declarations import (
     CatchUp,
     Declarations,
     JobDecorator,
@@ -46,28 +43,28 @@ from holdfast.declarations import (
     ScheduleDecorator,
     ScheduledJobOptions,
 )
+from holdfast.client.handles import Jobs, Queues, Schedules, Workers
+from holdfast.client.jobs import ContextAsync, ContextJob, Job, PlainAsync, PlainJob
+from holdfast.client.queues import Queue
+from holdfast.clock import Ports
 from holdfast.durations import Duration
 from holdfast.errors import MissingExtra, UsageError
-from holdfast.handles import Jobs, Queues, Schedules, Workers
-from holdfast.jobs import ContextAsync, ContextJob, Job, PlainAsync, PlainJob
 from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
 from holdfast.machines.api import Machine, MachineOptions, Machines
 from holdfast.models.registry import Provider
 from holdfast.models.script import Script
 from holdfast.observe import Callback, EventStream, Listening
-from holdfast.pools.listing import Pools
-from holdfast.pools.policy import WorkerPool
 from holdfast.pools.pool import Pool, PoolOptions, policy_from
-from holdfast.queues import Queue
-from holdfast.resp.layer import RespLayer
+from holdfast.pools.size import WorkerPool
+from holdfast.pools.stats import Pools
 from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
+from holdfast.resp.plans import RespLayer
 from holdfast.resp.server import RespServer
 from holdfast.settings import DEFAULT_URL, Settings
 from holdfast.sync import Sync
 from holdfast.threads import refuse_on_a_loop
 from holdfast.values.jobs import Why, why_of
-from holdfast.webhooks import Target, WebhookOptions
 from holdfast.workers.context import JobContext
 from holdfast.workers.role import Role
 
@@ -356,7 +353,7 @@ class Holdfast:
         names capabilities that the broker or worker must have, `attempts` how often it may be tried; the other options
         are those of an enqueue. A kind that this program declares keeps what its declaration says.
         """
-        return await named_jobs.enqueue(self._core, kind, payload, queue=queue, requires=requires, **options)
+        return await broker.enqueue(self._core, kind, payload, queue=queue, requires=requires, **options)
 
     def broker(self, **options: Unpack[BrokerOptions]) -> Broker:
         """Claim jobs without handlers: `async with hf.broker(queues=["mail"]) as broker: lease = await broker.claim()`.

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from holdfast.client.results import Result
 from holdfast.errors import NotUnderstood
-from holdfast.kernel import stored_json
-from holdfast.results import Result
-from holdfast.values import as_json
-from holdfast.values.times import moment
+from holdfast.kernel import codec
+from holdfast.values import as_json, moment
 
 _BEGINNING = moment(0)
 
@@ -349,6 +348,6 @@ def event_of(run: str, seq: int, at: int, type: str, data: Mapping[str, Any]) ->
     if kind is None or not isinstance(data, Mapping):
         return unknown
     try:
-        return stored_json.read(kind, {**data, **place}, what=f"event {seq} of run {run}")
+        return codec.read(kind, {**data, **place}, what=f"event {seq} of run {run}")
     except NotUnderstood:
         return unknown

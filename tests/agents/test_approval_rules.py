@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.definition import Mode
-from holdfast.agents.people.program_calls import ProgramCalls
+from holdfast.agents.people.people import ProgramCalls
 from holdfast.app import core_of
 from holdfast.events import CallView
 from holdfast.models.script import Script, call, calls, say

@@ -15,8 +15,8 @@ from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.run import Run
 from holdfast.errors import NotFound, UsageError
 from holdfast.models.script import Script, call, say
-from holdfast.redaction import REDACTED, Redactor, is_secret_name
 from holdfast.testing import Lab, Labs
+from holdfast.text import REDACTED, Redactor, is_secret_name
 
 KEY = "sk-ant-api03-abcdefghijklmnop"
 LONG = "x" * 70_000

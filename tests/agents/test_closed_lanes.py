@@ -14,8 +14,8 @@ from holdfast.app import core_of
 from holdfast.errors import NotFound
 from holdfast.models.script import Script, say
 from holdfast.models.simulator import simulator
-from holdfast.shown_text import shell_word
 from holdfast.testing import Lab, Labs
+from holdfast.text import shell_word
 from tests.agents.test_races import intercept
 from tests.support.agents import MODEL, settle
 from tests.support.apps import MakeApp, in_state, outcomes, working

@@ -289,7 +289,7 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 
 async def _generation(tx: Any, session: str) -> str:
-    from holdfast.agents.compaction.statements import CompactionsSql
+    from holdfast.agents.compaction.records import CompactionsSql
 
     row = await tx.one(CompactionsSql.find_generation, id=session)
     return str(row.generation)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Compaction, Holdfast
-from holdfast.agents.compaction.compaction_rows import HistoryBlock
 from holdfast.agents.compaction.partition import partition, prune, read, units
+from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.agents.messages import add_message
 from holdfast.agents.rows import WindowBlock
 from holdfast.agents.runs.history import SentMessage, merged, messages
@@ -21,8 +21,8 @@ from holdfast.errors import NothingToCompact
 from holdfast.kernel.database import Transaction
 from holdfast.models.facts import facts_for
 from holdfast.models.script import Script, say
-from holdfast.models.simulator.conversation import check_conversation
-from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.http import RequestRefused
+from holdfast.models.simulator.strict import check_conversation
 from tests.support.compaction import SUMMARY, sent_now
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}

@@ -22,7 +22,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.waiting import park
 from holdfast.models.script import call, calls, ends, say, truncate
 from holdfast.testing import Labs
-from holdfast.values.times import moment
+from holdfast.values import moment
 from tests.support.agents import Gated, Noting, results, scripted, settle
 from tests.support.apps import MakeApp, eventually, outcomes, working
 

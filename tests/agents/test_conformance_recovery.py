@@ -19,7 +19,7 @@ from holdfast.kernel.workers import lose_workers
 from holdfast.models import Answered, Request
 from holdfast.models.protocol import Wire
 from holdfast.models.script import Script, call, calls, ends, say
-from holdfast.models.witness import read_witness
+from holdfast.models.spool import read_witness
 from holdfast.settings import Settings
 from holdfast.testing import Lab, Labs
 from tests.conftest import Place

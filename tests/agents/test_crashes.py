@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents import message_pages
+from holdfast.agents import listings
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
 from holdfast.events import RunEnded, TextDelta, TurnRestarted
 from holdfast.models.script import Script, call, calls, say
-from holdfast.models.witness import read_witness
+from holdfast.models.spool import read_witness
 from holdfast.testing import Lab, Labs
 from tests.support.apps import outcomes
 from tests.support.exchanges import Said, broken_exchange, purchases
@@ -81,11 +81,7 @@ async def everything_is_whole(app: Holdfast, run: str) -> None:
     rows = [row, *await app.runs[run].children()]
     assert [each.agent_name for each in rows] == ["boss", "clerk"]
     for each in rows:
-        found = (
-            await core_of(app)
-            .runtime()
-            .database.transact(message_pages.list_messages, each.session, branch=each.branch)
-        )
+        found = await core_of(app).runtime().database.transact(listings.list_messages, each.session, branch=each.branch)
         told = [Said(message.role, message.run_id, message.blocks) for message in found]
         assert [message.role for message in told] == ["user", "assistant"] * each.turns
         assert not broken_exchange(told, open_tail=False)

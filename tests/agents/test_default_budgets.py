@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents import leftovers
+from holdfast.agents import core
 from holdfast.app import core_of
 from holdfast.errors import BudgetUsedUp, NotFound, UsageError
 from holdfast.models.prices import Price
@@ -108,7 +108,7 @@ async def test_a_default_waits_for_its_next_period_and_says_so(provided: Labs) -
     assert (await run.result()).text == "hello"
     assert rows_in(lab, "budget_use") == 2
     await lab.clock.advance("400d")
-    await core_of(hf).runtime().transact(leftovers.prune, hf.settings)
+    await core_of(hf).runtime().transact(core.prune, hf.settings)
     assert rows_in(lab, "budget_use") == 1, "the older of the two days is forgotten"
 
 

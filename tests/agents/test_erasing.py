@@ -12,7 +12,7 @@ from holdfast import Holdfast, Retry
 from holdfast.agents.retention import erasure
 from holdfast.agents.retention.erasure import Erased, Eraser
 from holdfast.app import core_of
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.errors import StoreBusy
 from holdfast.kernel.claim import claim
 from holdfast.kernel.schedules import put_schedule

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.agents.api.run import Run
 from holdfast.agents.events import reader
-from holdfast.agents.events.topics import newest_cursor
+from holdfast.agents.events.reader import newest_cursor
 from holdfast.app import core_of
 from holdfast.kernel import epoch
 from holdfast.models.script import Step, say

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Compaction, Holdfast
-from holdfast.agents import message_pages
+from holdfast.agents import listings
 from holdfast.app import core_of
 from holdfast.errors import NotFound, SessionBusy, UsageError
 from holdfast.events import MessagesRetired
@@ -103,7 +103,7 @@ async def test_what_is_not_there_or_not_whole_is_not_taken_out(labs: Labs) -> No
     with pytest.raises(NotFound, match=elsewhere.id):
         await session.retire(elsewhere)
     row = (await run.children())[0]
-    below = await core_of(hf).runtime().transact(message_pages.list_messages, row.session, branch=row.branch)
+    below = await core_of(hf).runtime().transact(listings.list_messages, row.session, branch=row.branch)
     with pytest.raises(UsageError, match="called as a tool"):
         await session.retire(below[0])
     with pytest.raises(NotFound):

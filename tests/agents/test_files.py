@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.content import EXPIRES, Document, Image
-from holdfast.agents.file_references import present
+from holdfast.agents.content import EXPIRES, Document, Image, present
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, BadSetting, UsageError
 from holdfast.models.script import Script, call, say, think

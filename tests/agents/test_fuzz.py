@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.events.journal import Journal, Piece
-from holdfast.agents.inbox_rows import Steer
+from holdfast.agents.events.log import Journal, Piece
 from holdfast.agents.messages import add_message
 from holdfast.agents.people import inquiries
-from holdfast.agents.people.expiry import Default, default_of
-from holdfast.agents.people.inquiry_rows import InquiryRow
-from holdfast.agents.rows import LoadedRun
+from holdfast.agents.people.inquiries import Default, default_of
+from holdfast.agents.people.records import InquiryRow
+from holdfast.agents.rows import LoadedRun, Steer
 from holdfast.agents.runs import end, loop, turns
-from holdfast.agents.runs.request import BuiltRequest
+from holdfast.agents.runs.history import BuiltRequest
 from holdfast.agents.statements import InboxSql
 from holdfast.agents.states import InquiryState
 from holdfast.kernel.database import Transaction

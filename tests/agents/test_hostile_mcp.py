@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.mcp import pipes, sessions
-from holdfast.agents.mcp.pipes import Lines, MessageRefused, check_message
+from holdfast.agents.mcp import sessions
+from holdfast.agents.mcp.sessions import Lines, MessageRefused, check_message
 from holdfast.agents.tools import Tool
 from holdfast.app import core_of
 from holdfast.errors import Unavailable, UsageError
@@ -106,7 +106,7 @@ async def test_a_pattern_of_a_server_does_not_hold_the_event_loop(hf: Holdfast) 
 
 
 async def test_a_server_that_never_ends_a_message_is_left(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipes, "MESSAGE", 4 << 20)
+    monkeypatch.setattr(sessions, "MESSAGE", 4 << 20)
     answer = await told(hf, "endless line")
     assert answer["is_error"]
     assert "it sent a message of more than 4,194,304 bytes" in answer["content"]
@@ -126,7 +126,7 @@ async def test_a_server_that_never_ends_a_message_is_left(hf: Holdfast, monkeypa
 async def test_a_server_that_sends_what_costs_too_much_is_left(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str, problem: str
 ) -> None:
-    monkeypatch.setattr(pipes, "NOTICES", 1_000)
+    monkeypatch.setattr(sessions, "NOTICES", 1_000)
     answer = await told(hf, kind)
     assert answer["is_error"]
     assert problem in answer["content"]
@@ -178,7 +178,7 @@ def test_a_long_message_has_so_many_values() -> None:
 async def test_an_answer_over_http_has_a_length(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, body: str, problem: str
 ) -> None:
-    monkeypatch.setattr(pipes, "MESSAGE", 4_096)
+    monkeypatch.setattr(sessions, "MESSAGE", 4_096)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

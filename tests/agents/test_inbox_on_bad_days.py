@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Holdfast, Limits, Snooze
-from holdfast.agents.inbox_rows import Steer
+from holdfast.agents.rows import Steer
 from holdfast.agents.statements import InboxSql
 from holdfast.app import core_of
 from holdfast.errors import SessionBusy, UsageError

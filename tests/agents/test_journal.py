@@ -6,7 +6,7 @@ import re
 from typing import Any, cast
 
 from holdfast import Holdfast
-from holdfast.agents.events.journal import write
+from holdfast.agents.events.log import write
 from holdfast.agents.rows import NewDelta, Requested, Speaking
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction

@@ -12,12 +12,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.distribution import how_to_install
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, how_to_install
 from holdfast.models.script import Script, say
 from holdfast.models.simulator import simulator
 from holdfast.testing import Labs
-from holdfast.values.times import microseconds
+from holdfast.values import microseconds
 from holdfast.workers.role import Role
 from tests.support.agents import MODEL, settle
 from tests.support.apps import MakeApp, eventually, outcomes, working
@@ -236,7 +235,7 @@ def test_an_account_has_one_name_and_another_account_another(monkeypatch: pytest
 
 
 async def test_settings_are_listed_without_the_credentials_of_the_provider_s_url() -> None:
-    from holdfast.values.settings import shown_setting
+    from holdfast.values.queues import shown_setting
 
     assert shown_setting("provider_url", "https://ann:pw@gate.example/v1?k=1") == "https://gate.example/v1"
 

@@ -9,10 +9,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.definition import Limits, Mode
-from holdfast.agents.money import trees
-from holdfast.agents.money.money_rows import BudgetUse
-from holdfast.agents.money.statements import BudgetsSql
-from holdfast.agents.money.trees import name_of_tree
+from holdfast.agents.money import budgets
+from holdfast.agents.money.budgets import name_of_tree
+from holdfast.agents.money.records import BudgetsSql, BudgetUse
 from holdfast.agents.rows import LoadedRun
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
@@ -104,9 +103,9 @@ async def test_what_an_agent_below_starts_keeps_the_limit_of_that_agent(provided
 
 def test_runs_that_an_older_release_started_keep_the_limit_at_the_top() -> None:
     """Their options say nothing of the agents between."""
-    assert trees.above({"tree": {"cost": "0.5", "new": 1}}, "top") == [("top", {"cost": "0.5", "new": 1})]
-    assert trees.above({"tree": None, "within": [["middle", {"turns": 5}]]}, "top") == [("middle", {"turns": 5})]
-    assert trees.above({}, "top") == []
+    assert budgets.above({"tree": {"cost": "0.5", "new": 1}}, "top") == [("top", {"cost": "0.5", "new": 1})]
+    assert budgets.above({"tree": None, "within": [["middle", {"turns": 5}]]}, "top") == [("middle", {"turns": 5})]
+    assert budgets.above({}, "top") == []
 
 
 async def test_who_does_not_fit_beside_others_waits_until_they_have_their_answers(provided: Labs) -> None:
@@ -159,7 +158,7 @@ async def test_without_a_limit_of_cost_nothing_is_reserved(provided: Labs, monke
     async def noted(_tx: Transaction, run: LoadedRun) -> None:
         held.append(run)
 
-    monkeypatch.setattr(trees, "hold", noted)
+    monkeypatch.setattr(budgets, "hold", noted)
     run = await above.enqueue("Go")
     await settle(lab, run)
     assert (run.state, held) == ("completed", [])

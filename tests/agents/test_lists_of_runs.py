@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.looks import LOOK
-from holdfast.agents.run_pages import LEADS, RunFilters, run_page
+from holdfast.agents.listings import LEADS, LOOK, RunFilters, run_page
 from holdfast.agents.statements import RunListsSql, RunsSql
 from holdfast.app import core_of
 from holdfast.kernel.sql import catalogue

@@ -9,7 +9,7 @@ from holdfast.app import core_of
 from holdfast.models.protocol import Wire
 from holdfast.models.script import Script, ScriptedTurn, block, call, calls, ends, say
 from holdfast.testing import Labs
-from holdfast.values.times import moment
+from holdfast.values import moment
 from tests.agents.test_batches import app, provided_batches
 from tests.agents.test_budgets import looker
 from tests.support.agents import MODEL, Gated, Noting, settle

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 from holdfast import Holdfast, Limits, ToolContext
 from holdfast.agents.api.run import Run
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values import Inquiry
 from holdfast.app import core_of
 from holdfast.errors import AlreadyDecided, DigestMismatch, NotFound, UsageError
 from holdfast.events import ApprovalRequested, InputGiven, QuestionAsked

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.people.inquiry import Inquiry
-from holdfast.agents.people.notification import Notifier
-from holdfast.agents.people.question import channel_of
+from holdfast.agents.people.people import Notifier
+from holdfast.agents.people.questions import channel_of
+from holdfast.agents.values import Inquiry
 from holdfast.cli.inquiries import about
 from holdfast.errors import AlreadyDecided, DigestMismatch, UsageError
 from holdfast.events import ApprovalRequested

@@ -23,7 +23,7 @@ PROGRESS = "select progressed_at from holdfast.run"
 async def test_a_model_that_only_pings_is_alive(
     make_app: MakeApp, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.agents.events.journal._LIFE", 0.0)  # note it at once, not every few seconds
+    monkeypatch.setattr("holdfast.agents.events.log._LIFE", 0.0)  # note it at once, not every few seconds
     hf = make_app(embedded=False, stream_interval="10ms")
     go = asyncio.Event()
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.definition import Limits
-from holdfast.agents.events.journal import Journal, Piece
-from holdfast.agents.runs.rescue import rescue
+from holdfast.agents.events.log import Journal, Piece
+from holdfast.agents.runs.end import rescue
 from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.errors import LeaseLost, RunFailed, StoreUnavailable
@@ -25,7 +25,7 @@ from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request
 from holdfast.models.script import Script, call, say
 from holdfast.models.scripted import ScriptedModel
-from holdfast.models.simulator.conversation import check_conversation
+from holdfast.models.simulator.strict import check_conversation
 from tests.support.apps import MakeApp, eventually, happens, outcomes, working
 
 pytestmark = pytest.mark.asyncio

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast import Holdfast
+from holdfast.agents.core import prune
 from holdfast.agents.events.log import Changes
-from holdfast.agents.events.readership import begin_reading, end_reading
-from holdfast.agents.leftovers import prune
+from holdfast.agents.events.reader import begin_reading, end_reading
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import say

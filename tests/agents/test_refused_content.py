@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Document, Holdfast, Image
-from holdfast.agents.runs.refused_content import REFUSED, ContentRefusal
-from holdfast.agents.runs.refused_results import to_replace
+from holdfast.agents.runs.end import REFUSED, ContentRefusal
+from holdfast.agents.runs.turns import to_replace
 from holdfast.app import core_of
 from holdfast.errors import BadPayload
 from holdfast.events import MessagesRetired, ResultsRefused

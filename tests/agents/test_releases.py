@@ -12,21 +12,19 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.definition import AgentSpec, Delegate, Limits, ToolSpec
-from holdfast.agents.stored_form import LATER, as_stored
+from holdfast.agents.definition import LATER, AgentSpec, Delegate, Limits, ToolSpec, as_stored
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
-from holdfast.cli.tail import Watcher, _as_line
-from holdfast.cli.top import sampler_for
-from holdfast.cli.top.cells import ASCII
-from holdfast.cli.top.frame import plain_frame
+from holdfast.cli.jobs import Watcher, _as_line
+from holdfast.cli.tables import ASCII
+from holdfast.cli.top import plain_frame, sampler_for
 from holdfast.errors import NotUnderstood
 from holdfast.events import ApprovalRequested, RunEnded, TextDelta, UnknownEvent, event_of, wire
-from holdfast.kernel import stored_json
+from holdfast.kernel import codec
 from holdfast.kernel.rows import NewJob
 from holdfast.kernel.schedules import list_schedules
 from holdfast.models.script import call, say
-from holdfast.values.times import moment
+from holdfast.values import moment
 from holdfast.workers.role import Role
 from tests.conftest import Place, fresh_file
 from tests.support.agents import in_run_state, scripted
@@ -361,7 +359,7 @@ def test_a_record_is_read_by_its_declared_types() -> None:
         with pytest.raises(NotUnderstood):
             AgentSpec.parse(text)
     with pytest.raises(NotUnderstood, match="kind is missing"):
-        stored_json.read(NewJob, {"id": "x"}, what="a job")
+        codec.read(NewJob, {"id": "x"}, what="a job")
 
 
 async def test_a_batch_in_a_state_of_the_future_waits_for_a_newer_worker(make_app: MakeApp, place: Place) -> None:

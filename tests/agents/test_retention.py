@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.agents.api.agent import Agent
-from holdfast.agents.retention import cleanup, sessions
+from holdfast.agents.retention import cleanup
 from holdfast.agents.retention.ages import forget_ages
 from holdfast.agents.statements import MessagesSql
 from holdfast.app import core_of
@@ -253,9 +253,9 @@ async def test_sessions_go_on_request_and_what_they_cost_stays_counted(
     sums = [await hf.budgets.used("tenant", "agent", "model", "mode", "day", since=LONG_AGO), await hf.budgets.list()]
     await pruned(hf)
     assert rows_in(lab, "session") == 5
-    monkeypatch.setattr(sessions, "LOOK", 2)
-    monkeypatch.setattr(sessions, "MOST", 1)
-    monkeypatch.setattr(sessions, "ROWS", 4)
+    monkeypatch.setattr(cleanup, "LOOK", 2)
+    monkeypatch.setattr(cleanup, "MOST", 1)
+    monkeypatch.setattr(cleanup, "ROWS", 4)
     told: list[int] = []
     assert await hf.tenant("acme").sessions.prune(older_than="30d", progress=told.append) == 1
     assert told[-1] == 1

@@ -9,7 +9,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.agents.retention.statements import ErasingSql, PruningSql, TotalsSql
+from holdfast.agents.retention.records import ErasingSql, PruningSql, TotalsSql
 from holdfast.clock import Ports
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.sqlite_file import add_functions

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel.schedules import due_schedules, fire
 from holdfast.models.script import say

@@ -10,16 +10,16 @@ from pydantic import BaseModel, field_validator
 
 from holdfast import Discard, Holdfast, Retry, Snooze
 from holdfast.agents.definition import Mode
-from holdfast.agents.people.review import OUTCOME_UNKNOWN
+from holdfast.agents.people.questions import OUTCOME_UNKNOWN
 from holdfast.kernel.complete import error_json
 from holdfast.models.script import Script, call, calls, say
 from holdfast.models.simulator import simulator
 from holdfast.outcomes import Fail, TryAgain
-from holdfast.redaction import REDACTED
 from holdfast.settings import Settings
 from holdfast.testing import Labs
+from holdfast.text import REDACTED
+from holdfast.workers.endings import redacted, without_secrets
 from holdfast.workers.isolation import frames
-from holdfast.workers.reasons import redacted, without_secrets
 from tests.agents import isolated_tools
 from tests.conftest import Place
 from tests.support.agents import MODEL, Noting, results, settle

@@ -12,8 +12,7 @@ from holdfast import Holdfast
 from holdfast.agents.content import Document, Image
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.rows import WindowBlock
-from holdfast.agents.runs.history import messages
-from holdfast.agents.runs.request import CallBounds, ask
+from holdfast.agents.runs.history import CallBounds, ask, messages
 from holdfast.agents.statements import MessagesSql
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction, reading

@@ -20,7 +20,8 @@ from opentelemetry.semconv.schemas import Schemas
 from holdfast import Agent, Holdfast
 from holdfast.errors import RunFailed
 from holdfast.models.script import Script, call, reject, say
-from holdfast.telemetry import conventions, instrument
+from holdfast.telemetry import instrument
+from holdfast.telemetry import spans as conventions
 from tests.support.apps import MakeApp, working
 
 PROMPT, WORD, ANSWER = "Tell me of a walrus", "pinniped", "It has tusks"

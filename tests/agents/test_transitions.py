@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from holdfast.agents.batches import steps
-from holdfast.agents.batches.gather import defer
+from holdfast.agents.batches.steps import defer
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.runs import inbox
 from holdfast.agents.runs.commit import Answer, Conclusion, Decision

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.agents.batches import steps
-from holdfast.agents.batches.batch_rows import Applied
-from holdfast.agents.batches.gather import defer
-from holdfast.agents.batches.statements import BatchesSql
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.batches.records import Applied, BatchesSql
+from holdfast.agents.batches.steps import defer
+from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.people.inquiries import Ruling, decide
-from holdfast.agents.people.statements import InquiriesSql
-from holdfast.agents.retention.statements import PruningSql
+from holdfast.agents.people.records import InquiriesSql
+from holdfast.agents.retention.records import PruningSql
 from holdfast.agents.rows import EndedTurn
 from holdfast.agents.runs.turns import begin, fail_turn
 from holdfast.agents.statements import RunsSql, SessionsSql

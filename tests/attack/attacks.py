@@ -34,7 +34,7 @@ from holdfast.machines.meter import TemplateError
 from holdfast.machines.templates import BadTemplate, compile_template
 from holdfast.models.script import Script, call, say
 from holdfast.resp import keys
-from holdfast.resp.principals import ANY, KeyPrincipal, digest_of, new_key
+from holdfast.resp.client import ANY, KeyPrincipal, digest_of, new_key
 from tests.http.attachments import attachments, problems_of
 from tests.http.browsing import Seen
 from tests.http.foreign import By, World

@@ -19,7 +19,7 @@ from holdfast import Holdfast
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.run import Run
 from holdfast.events import TextDelta, TurnRestarted
-from holdfast.kernel.drivers.sqlite_hints import runtime_folder
+from holdfast.kernel.drivers.sqlite_processes import runtime_folder
 from holdfast.kernel.rows import DutyRow
 from holdfast.models.script import say
 from holdfast.settings import Settings

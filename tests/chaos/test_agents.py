@@ -19,7 +19,7 @@ from holdfast.events import Event, InputDelta, RunEnded, TextDelta, TurnRestarte
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, call, say
 from holdfast.models.scripted import ScriptedModel
-from holdfast.models.witness import read_witness
+from holdfast.models.spool import read_witness
 from holdfast.settings import Settings
 from tests.chaos import agents
 from tests.chaos.agents import APP, STORY, boss, caller, payer, teller

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.pools import PoolStats
-from holdfast.pools.subprocesses import WorkerProcess
+from holdfast.pools.launchers import WorkerProcess
 from tests.chaos.crew import Member, freeze, state_of
 from tests.chaos.jobs import block_until, freeze_in_write, hold, quick
 from tests.chaos.scene import Scene

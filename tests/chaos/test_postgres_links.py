@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, StoreUnavailable
-from holdfast.jobs import JobFunction
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers import postgres_pool

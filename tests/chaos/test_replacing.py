@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from holdfast.jobs import JobFunction
+from holdfast.client.jobs import JobFunction
 from tests.chaos import replacing
 from tests.chaos.scene import Scene
 from tests.support.apps import eventually

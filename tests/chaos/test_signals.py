@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.jobs import JobFunction
+from holdfast.client.jobs import JobFunction
 from holdfast.values.workers import WorkerRecord
 from tests.chaos.crew import Member, catches, state_of
 from tests.chaos.jobs import deaf, deaf_step, hold, hold_in_thread, nap, quick

@@ -16,12 +16,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreFull, StoreUnfit
-from holdfast.jobs import JobFunction
-from holdfast.kernel.drivers.filesystems import refuse_network
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
-from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT
-from holdfast.kernel.drivers.sqlite_locks import Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, refuse_network
+from holdfast.kernel.drivers.sqlite_processes import Turns, lock_folder
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.waiting import signal

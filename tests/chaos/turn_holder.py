@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.kernel.drivers.sqlite_locks import Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_processes import Turns, lock_folder
 
 
 def main(path: str) -> None:

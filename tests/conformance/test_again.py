@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFound, StoreRefused
-from holdfast.kernel.enqueue import Accepted
+from holdfast.kernel.enqueue import Accepted, retry
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.rerun import retry
 from holdfast.outcomes import Done, Fail
 from tests.support.stores import Store
 

@@ -8,9 +8,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.aliases import alias_of, find_alias, follow, list_aliases, name_job
 from holdfast.kernel.broker_rows import Asker, Renewal
-from holdfast.kernel.brokers import Claimer, claim_each, claim_for, find_lease, release_by_worker, take, transfer_leases
+from holdfast.kernel.brokers import (
+    Claimer,
+    alias_of,
+    claim_each,
+    claim_for,
+    find_alias,
+    find_lease,
+    follow,
+    list_aliases,
+    name_job,
+    release_by_worker,
+    take,
+    transfer_leases,
+)
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.database import Transaction, single
 from holdfast.kernel.demand import Demand, claimable

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.kernel.cancel import cancel_family, cancel_these
-from holdfast.kernel.cancel_many import CancelFilter, cancel_many, count_wanted
+from holdfast.kernel.cancel import CancelFilter, cancel_family, cancel_many, cancel_these, count_wanted
 from holdfast.kernel.enqueue import enqueue, enqueue_batch
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.lanes import claim_in_lanes

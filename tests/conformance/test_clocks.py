@@ -12,7 +12,6 @@ from holdfast.clock import Ports
 from holdfast.kernel.broker_rows import Renewal, WorkerRow
 from holdfast.kernel.brokers import Claimer, claim_for, transfer_leases
 from holdfast.kernel.brokers import take as take_by_id
-from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
@@ -22,6 +21,7 @@ from holdfast.kernel.pools import PoolTerms, Resize, Serves, put_pool, resize
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import AheadOfClock, Lease
 from holdfast.kernel.states import State
+from holdfast.kernel.watch import ahead_of_clock, bring_back
 from holdfast.kernel.workers import advertise_presence, list_workers, look, lose_workers, pool_workers
 from holdfast.pools import WorkerPool
 from holdfast.workers.leaps import StoreClock

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.kernel import duties
-from holdfast.kernel.crowd import LOOKED, MOST_ROUTES, Look, LookNote, read_note, tell_look
+from holdfast.kernel.claim import LOOKED, MOST_ROUTES, Look, LookNote, read_note, tell_look
 from holdfast.kernel.duties import CLEANUP, SCHEDULES, acquire
 from holdfast.kernel.flow_rows import HeldDuty
 from holdfast.kernel.queues import pause_queue, resume_queue

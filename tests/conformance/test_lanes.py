@@ -15,11 +15,10 @@ from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, Marks, acquire, clean_up
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique
+from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique, retry
 from holdfast.kernel.flow_rows import Candidate, LaneState
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes, prune_lanes
-from holdfast.kernel.rerun import retry
 from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.routes import route_for, serves
 from holdfast.kernel.rows import Lease

@@ -14,7 +14,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.access.statements import GROUPS as ACCESS
+from holdfast.access.records import GROUPS as ACCESS
 from holdfast.agents.statements import GROUPS as AGENTS
 from holdfast.clock import Ports
 from holdfast.kernel.drivers import connect

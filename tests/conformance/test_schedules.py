@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.errors import BadSetting, NotFound
 from holdfast.kernel import codec
 from holdfast.kernel.duties import SCHEDULES, DutyLost, acquire

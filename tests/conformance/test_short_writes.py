@@ -17,7 +17,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.kernel.database import Transaction, short
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
-from holdfast.kernel.drivers.sqlite_locks import Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_processes import Turns, lock_folder
 from holdfast.settings import Settings
 from tests.conftest import fresh_file
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 from holdfast import access, agents, kernel
-from holdfast.access.statements import GROUPS as ACCESS
+from holdfast.access.records import GROUPS as ACCESS
 from holdfast.agents.statements import GROUPS as AGENTS
 from holdfast.errors import StatementDrift
 from holdfast.kernel.ids import JobId

@@ -9,10 +9,19 @@ import pytest
 from holdfast.kernel import failure_groups
 from holdfast.kernel.failure_groups import OTHERS, list_failures
 from holdfast.kernel.retention import Keep, Pruner
-from holdfast.kernel.tally import DAY, HOUR, MINUTE, forget_old, tally_jobs
-from holdfast.kernel.tally_again import count_jobs_again
+from holdfast.kernel.tally import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SeriesQuery,
+    count_jobs_again,
+    forget_old,
+    percentile,
+    read_series,
+    read_times,
+    tally_jobs,
+)
 from holdfast.kernel.tally_rows import FailureGroup, SeriesPoint
-from holdfast.kernel.tally_series import SeriesQuery, percentile, read_series, read_times
 from holdfast.outcomes import Done, Fail
 from tests.support.stores import Store
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import group
-from holdfast.cli.audited import CHANGING, caller
+from holdfast.cli.options import CHANGING, caller
 from holdfast.errors import UsageError
 from tests.support.commands import holdfast
 

@@ -18,8 +18,7 @@ from click.testing import CliRunner
 from holdfast.cli.dev import running
 from holdfast.cli.triggers import command
 from holdfast.facades.flatagents import SubprocessInvoker
-from holdfast.pools.launchers import Place
-from holdfast.pools.subprocesses import Subprocesses
+from holdfast.pools.launchers import Place, Subprocesses
 from holdfast.settings import GIVEN_URL
 from tests.support.apps import PATIENCE
 

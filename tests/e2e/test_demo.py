@@ -16,9 +16,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener, urlopen
 
 import pytest
 
-from holdfast.cli.demo import Demo
+from holdfast.cli.demo import Demo, close_books
 from holdfast.cli.demo_agents import hf, writer
-from holdfast.cli.demo_books import close_books
 from holdfast.testing import lab
 from tests.support.apps import eventually
 from tests.support.commands import Said, holdfast

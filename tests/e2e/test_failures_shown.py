@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast, Retry, RunFailed
 from holdfast.app import core_of
-from holdfast.distribution import VERSION
+from holdfast.errors import VERSION
 from holdfast.models.script import Script, call, say
 from holdfast.workers.role import Role
 from tests.conftest import Place

@@ -11,8 +11,8 @@ from holdfast import Holdfast
 from holdfast.access.principals import Principal
 from holdfast.agents.runs.end import line_of
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.errors import NotFound
-from holdfast.jobs import JobFunction
 from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete_and_settle, error_json
 from holdfast.kernel.ids import JobId, new_id

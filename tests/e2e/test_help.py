@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.cli import COMMANDS
-from holdfast.distribution import VERSION
+from holdfast.errors import VERSION
 from tests.support.commands import cold_holdfast, holdfast, python
 
 SUBCOMMANDS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.distribution import NAME
+from holdfast.errors import NAME
 from tests.shape.tree import ROOT
 from tests.support.commands import environment, python, run
 

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.cli import notes_of
-from holdfast.distribution import how_to_install
-from holdfast.errors import UsageError
+from holdfast.errors import UsageError, how_to_install
 from holdfast.kernel.drivers import describe_url
 from tests.support.commands import Said, cold_holdfast, environment, holdfast, program, python
 from tests.support.processes import free_port

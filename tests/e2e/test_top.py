@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import Holdfast, Retry
 from holdfast.app import core_of
-from holdfast.cli.top.sample import BUCKETS
+from holdfast.cli.top import BUCKETS
 from holdfast.workers.role import Role
 from tests.conftest import Place
 from tests.support.commands import PATIENCE, environment, holdfast, start

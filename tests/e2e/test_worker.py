@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.distribution import how_to_install
+from holdfast.errors import how_to_install
 from holdfast.values.workers import WorkerRecord
 from tests.conftest import Place
 from tests.support.apps import eventually, in_state

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.distribution import VERSION
+from holdfast.errors import VERSION
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.migrate import code_version
 from holdfast.settings import Settings

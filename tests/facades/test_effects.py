@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import UsageError
-from holdfast.facades.universal_agent.replay import RELAUNCH, REPLAY_EXACT, REPLAY_IDEMPOTENT, effect_of
+from holdfast.facades.universal_agent.install import RELAUNCH, REPLAY_EXACT, REPLAY_IDEMPOTENT, effect_of
 from holdfast.testing import Labs, call, say
 from tests.support.agents import scripted, settle
 from tests.testing.conftest import databases, labs, server

@@ -18,12 +18,12 @@ from holdfast.app import core_of
 from holdfast.cli.triggers import command
 from holdfast.errors import UsageError
 from holdfast.facades.flatagents import SubprocessInvoker, TickFailed, Triggers, read_triggers
-from holdfast.facades.flatagents import item_rows as rows
+from holdfast.facades.flatagents import work as rows
 from holdfast.facades.flatagents.triggers import TRIGGERED
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.queries import now
 from holdfast.machines.api import stored_order
-from holdfast.values.times import moment
+from holdfast.values import moment
 from tests.facades.echo_hooks import ECHO, EchoHooks, RecordingHooks
 from tests.facades.test_flatagents_machines import SEED, Scene, scene
 from tests.facades.test_flatagents_workers import busy_worker, status, told

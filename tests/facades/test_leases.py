@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.app import core_of
 from holdfast.errors import BadSetting, IdempotencyConflict, UsageError
-from holdfast.facades.universal_agent.run_operations import owner_id
+from holdfast.facades.universal_agent.runs import owner_id
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.state import (
     acquire_run_lease,

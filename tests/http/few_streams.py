@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast.cli import main
-from holdfast.http.security import caps
+from holdfast.http.security import checks
 
-STREAMS = caps.STREAMS_ALL // 10
+STREAMS = checks.STREAMS_ALL // 10
 
 if __name__ == "__main__":
-    caps.STREAMS_ALL = STREAMS
+    checks.STREAMS_ALL = STREAMS
     main()

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Handler, Routes
+from holdfast.http.app import NOUNS
 from holdfast.http.security.roles import TABLE, Rule
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.sql import One, Statements

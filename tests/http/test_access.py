@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast import Holdfast
-from holdfast.access.logins import IDLE_US
+from holdfast.access.access import IDLE_US
 from holdfast.access.principals import Principal, os_user
 from holdfast.access.tokens import hashed
 from holdfast.app import core_of

@@ -11,8 +11,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
 from holdfast.http.api import runs
+from holdfast.http.api.answers import ANSWER, encoded, fitted
 from holdfast.http.api.routes import Endpoint
-from holdfast.http.api.sizes import ANSWER, encoded, fitted
 from holdfast.models.script import Script, call, say
 from tests.http.client import Answer, Client
 from tests.http.full_store import FullStore

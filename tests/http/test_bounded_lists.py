@@ -8,12 +8,9 @@ import pytest
 
 from holdfast import Holdfast, Retry
 from holdfast.access.principals import Principal
-from holdfast.agents.looks import LOOK
-from holdfast.agents.message_pages import message_page
-from holdfast.agents.session_pages import SessionFilters, session_page
+from holdfast.agents.listings import LOOK, SessionFilters, message_page, session_page
 from holdfast.errors import RunFailed
-from holdfast.kernel.queries import JobFilters
-from holdfast.kernel.troubled_jobs import list_troubled
+from holdfast.kernel.queries import JobFilters, list_troubled
 from holdfast.models.script import Script, call, say
 from tests.http.client import Client
 from tests.http.planted import ask

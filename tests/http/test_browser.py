@@ -13,12 +13,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from holdfast import Holdfast, Retry
-from holdfast.agents import tallies
+from holdfast.agents import queries
 from holdfast.app import core_of
 from holdfast.kernel import tally
 from holdfast.models.script import Script, call, reject, say
 from holdfast.settings import Settings
-from holdfast.values.times import moment
+from holdfast.values import moment
 from tests.http.full_store import MACHINE
 from tests.http.site import Heard, Site, looking
 from tests.support.apps import settings_with
@@ -181,7 +181,7 @@ async def _ended(site: Site, run: str) -> None:
 
 async def _count(hf: Holdfast) -> None:
     database = await core_of(hf).opened()
-    while await database.transact(tallies.count, hf.settings):
+    while await database.transact(queries.count, hf.settings):
         pass
 
 

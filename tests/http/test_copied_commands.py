@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from holdfast import Holdfast
 from holdfast.agents.doctor import judge_lanes
-from holdfast.agents.lane_rows import ClosedLane
+from holdfast.agents.rows import ClosedLane
 from holdfast.cli import group
 from holdfast.http.pages.rendering import json_string, line, shell, shell_address, shell_body
 from tests.http.browsing import browser

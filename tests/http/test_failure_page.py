@@ -12,7 +12,7 @@ from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http.pages import failures
 from holdfast.http.pages.failures import _by_step
-from holdfast.kernel.troubled_jobs import list_failed
+from holdfast.kernel.queries import list_failed
 from tests.http.browsing import browser
 from tests.http.test_fleet_pages import EVIL, check_is_safe, text
 from tests.http.test_retrying_groups import HIGH, OFF, failed_runs, link_of_group

@@ -24,8 +24,8 @@ from holdfast.facades.universal_agent.conversation import converse
 from holdfast.facades.universal_agent.gateway import GatewayRequest, GatewaySession, InProcessGateway
 from holdfast.facades.universal_agent.runtime_db import AGENT
 from holdfast.http import web
-from holdfast.http.gateway.streams import LATER
-from holdfast.http.security import caps
+from holdfast.http.gateway import LATER
+from holdfast.http.security import checks
 from holdfast.testing import Script, call, say
 from tests.facades.test_gateways import Talk
 from tests.http.client import Client
@@ -330,7 +330,7 @@ async def test_a_revoked_token_ends_its_streams(hf: Holdfast, gateway: InProcess
 async def test_streams_have_a_cap(
     hf: Holdfast, gateway: InProcessGateway, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caps, "STREAMS_EACH", 1)
+    monkeypatch.setattr(checks, "STREAMS_EACH", 1)
     await gateway.create_session("ann", session_id="one")
     port = await serve(web(hf, gateway=gateway, who=lambda _: ANN))
     async with speaking(port) as first, speaking(port) as second:

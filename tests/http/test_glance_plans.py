@@ -9,7 +9,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.statements import GlancesSql, MarkedRunsSql
 from holdfast.clock import Ports
 from holdfast.kernel.drivers import connect

@@ -11,9 +11,9 @@ from holdfast import Holdfast, Retry
 from holdfast.access.principals import Role
 from holdfast.app import core_of
 from holdfast.errors import RunFailed
-from holdfast.http.live.sampler import Sample, Sampler
-from holdfast.http.pages.headline import Known, Thing, things
-from holdfast.kernel.doctor_database import Finding
+from holdfast.http.live.live import Sample, Sampler
+from holdfast.http.pages.now import Known, Thing, things
+from holdfast.kernel.doctor import Finding
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.workers import Registration, register
 from holdfast.values import Page

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.access.webhooks import LARGEST, Delivery
 from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.http import web
-from holdfast.webhooks import LARGEST, Delivery
 from tests.http.client import Answer, Client
 from tests.http.test_api import guide
 

@@ -13,9 +13,10 @@ from holdfast.access.principals import Principal
 from holdfast.errors import StoreUnavailable
 from holdfast.events import RunEnded
 from holdfast.http.app import framework
-from holdfast.http.live import channels, responses
-from holdfast.http.live.frames import frame_of
+from holdfast.http.live import live as channels
+from holdfast.http.live import responses
 from holdfast.http.security.gate import Gate, WebOptions
+from holdfast.http.sse import frame_of
 from holdfast.models.script import Script, call, say
 from tests.http.browser import Frame, request
 from tests.http.client import Client

@@ -16,7 +16,7 @@ from holdfast.app import core_of
 from holdfast.errors import NotFound, StoreUnfit
 from holdfast.http import web
 from holdfast.http.app import framework
-from holdfast.http.live import vigil
+from holdfast.http.live import responses
 from holdfast.http.live.live import Live
 from holdfast.http.security.gate import Gate, WebOptions
 from holdfast.kernel.bounds import Bounds, bound
@@ -52,7 +52,7 @@ class Host:
 async def test_whom_the_host_app_no_longer_knows_is_dismissed(
     make_app: MakeApp, serve: Serve, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr(vigil, "ASKED_AGAIN", 0.05)
+    monkeypatch.setattr(responses, "ASKED_AGAIN", 0.05)
     hf, host = make_app(embedded=False), Host()
     run = await talker(hf).enqueue("Go")
     port = await serve(web(hf, who=host.who))
@@ -78,7 +78,7 @@ async def test_whom_the_host_app_no_longer_knows_is_dismissed(
 async def test_a_socket_of_whom_the_host_app_no_longer_knows_is_closed(
     hf: Holdfast, gateway: Any, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vigil, "ASKED_AGAIN", 0.05)
+    monkeypatch.setattr(responses, "ASKED_AGAIN", 0.05)
     await gateway.create_session("ann", session_id="one")
     host = Host()
     port = await serve(web(hf, gateway=gateway, who=host.who))
@@ -248,7 +248,7 @@ async def test_a_stream_that_begins_during_a_look_is_not_taken_for_one_that_is_r
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = [await hf.access.tokens.create(name) for name in ("first", "second")]
-    watching = vigil.Vigil(hf.access, core_of(hf).ports.clock)
+    watching = responses.Vigil(hf.access, core_of(hf).ports.clock)
     begun: list[asyncio.Event] = []
     looks: list[int] = []
     live = hf.access.tokens.live
@@ -256,12 +256,12 @@ async def test_a_stream_that_begins_during_a_look_is_not_taken_for_one_that_is_r
     async def live_meanwhile(ids: Any) -> Any:
         looks.append(len(ids))
         if not begun:
-            begun.append(stack.enter_context(watching.over(vigil.WatchedStream(Principal("second"), second.id))))
+            begun.append(stack.enter_context(watching.over(responses.WatchedStream(Principal("second"), second.id))))
         return await live(ids)
 
     monkeypatch.setattr(hf.access.tokens, "live", live_meanwhile)
     with ExitStack() as stack:
-        kept = stack.enter_context(watching.over(vigil.WatchedStream(Principal("first"), first.id)))
+        kept = stack.enter_context(watching.over(responses.WatchedStream(Principal("first"), first.id)))
 
         async def looked_again() -> bool:
             return looks[:2] == [1, 2]

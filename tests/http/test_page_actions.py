@@ -11,7 +11,7 @@ from holdfast import Agent, Holdfast
 from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.models.script import Script, call, reject, say
-from holdfast.resp.principals import KeyPrincipal
+from holdfast.resp.client import KeyPrincipal
 from holdfast.resp.workers import Described, register
 from tests.http.browsing import browser, send
 from tests.http.test_api import guide

@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from holdfast.agents.api.run import Run
 from holdfast.http import web
 from holdfast.http.pages.routes import PageRoute
-from holdfast.http.security.prefixes import Prefixed
+from holdfast.http.security.binds import Prefixed
 from holdfast.models.script import Script, call, calls, say
 from tests.http.browsing import Seen, browser, crawl, filled_in, pages, send, treasurer
 from tests.http.client import Client

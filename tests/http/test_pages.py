@@ -13,8 +13,8 @@ from holdfast.agents.api.run import Run
 from holdfast.agents.system_jobs import EXPIRE, system_job
 from holdfast.app import core_of
 from holdfast.http import web
-from holdfast.http.pages import asset_files
-from holdfast.http.pages.markdown import as_html
+from holdfast.http.pages import rendering
+from holdfast.http.pages.rendering import as_html
 from holdfast.http.pages.serving import ROUTES
 from holdfast.http.security.roles import TABLE
 from holdfast.kernel.enqueue import enqueue
@@ -262,13 +262,13 @@ async def test_a_form_of_another_site_changes_nothing(hf: Holdfast) -> None:
 
 async def test_assets_are_kept_by_browsers(hf: Holdfast) -> None:
     nobody = Client(web(hf))
-    for name in asset_files.stored():
-        answer = await nobody.get(f"/assets/{asset_files.version()}/{name}")
+    for name in rendering.stored():
+        answer = await nobody.get(f"/assets/{rendering.version()}/{name}")
         assert (answer.status, "immutable" in answer.headers["cache-control"]) == (200, True), name
     old = await nobody.get("/assets/000000000000/holdfast.css")
     assert (old.status, old.headers["cache-control"]) == (200, "no-cache")
-    assert (await nobody.get(f"/assets/{asset_files.version()}/../app.py")).status == 404
-    assert (await nobody.get(f"/assets/{asset_files.version()}/vendor.json")).status == 404
+    assert (await nobody.get(f"/assets/{rendering.version()}/../app.py")).status == 404
+    assert (await nobody.get(f"/assets/{rendering.version()}/vendor.json")).status == 404
 
 
 def test_what_is_vendored_is_what_it_says() -> None:

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from holdfast.access.principals import Principal
-from holdfast.agents.compaction.statements import CompactionsSql
-from holdfast.agents.money.statements import BudgetsSql
-from holdfast.agents.people.statements import InquiriesSql, InquiryListsSql
+from holdfast.agents.compaction.records import CompactionsSql
+from holdfast.agents.money.records import BudgetsSql
+from holdfast.agents.people.records import InquiriesSql, InquiryListsSql
 from holdfast.agents.statements import (
     ActivitySql,
     CallListsSql,

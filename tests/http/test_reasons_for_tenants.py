@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
-from holdfast.agents.api.waits import HeldInterval, waits
+from holdfast.agents.api.waterfall import HeldInterval, waits
 from holdfast.agents.lanes import close_lane, lane_of
 from holdfast.app import core_of
 from holdfast.http.api.answers import without_fleet
@@ -26,8 +26,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.models.script import Script, say
 from holdfast.models.simulator import simulator
 from holdfast.reasons import ACCOUNT_REFUSED, FOR_TENANTS, OWN, Gate, Reason
-from holdfast.values.jobs import ReasonRecord, Why, why_of
-from holdfast.values.tallies import FailureRecord
+from holdfast.values.jobs import FailureRecord, ReasonRecord, Why, why_of
 from holdfast.workers.role import Role
 from tests.http.browsing import HTML
 from tests.http.client import Client

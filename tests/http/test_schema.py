@@ -25,10 +25,9 @@ from holdfast import Holdfast
 from holdfast.access.principals import Role
 from holdfast.asgi import AsgiApp, Receive, Scope, Send
 from holdfast.clock import Ports
-from holdfast.http.app import framework
-from holdfast.http.security.caps import RateCap
+from holdfast.http.app import Shield, framework
+from holdfast.http.security.checks import RateCap
 from holdfast.http.security.gate import Gate, WebOptions
-from holdfast.http.security.shield import Shield
 from tests.http.one_loop import OneLoop
 from tests.http.test_api import guide
 

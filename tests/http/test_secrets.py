@@ -10,7 +10,7 @@ from holdfast import Holdfast, Retry
 from holdfast.access.principals import Principal
 from holdfast.http import web
 from holdfast.http.api.answers import without_secrets
-from holdfast.http.pages.links import is_below
+from holdfast.http.pages.layout import is_below
 from holdfast.http.pages.rendering import json_whole, shell
 from holdfast.models.script import Script, call, say
 from tests.http.client import Client

@@ -18,11 +18,11 @@ from holdfast import Holdfast
 from holdfast.access.principals import ROLES, Principal, Role
 from holdfast.facades.universal_agent.gateway import InProcessGateway
 from holdfast.http import web
-from holdfast.http.api.nouns import NOUNS
 from holdfast.http.api.routes import Endpoint
-from holdfast.http.gateway.streams import STREAM
-from holdfast.http.security import caps
-from holdfast.http.security.browser import is_forged
+from holdfast.http.app import NOUNS
+from holdfast.http.gateway import STREAM
+from holdfast.http.security import checks
+from holdfast.http.security.checks import is_forged
 from holdfast.http.security.roles import TABLE
 from tests.http.client import Answer, Client
 from tests.http.conftest import Serve
@@ -270,11 +270,11 @@ async def test_every_answer_tells_browsers_what_not_to_do(hf: Holdfast) -> None:
 
 async def test_bodies_headers_and_rates_have_caps(hf: Holdfast) -> None:
     client = as_principal(hf, Principal("ann", "admin"))
-    large = b'"' + b"x" * caps.BODY + b'"'
+    large = b'"' + b"x" * checks.BODY + b'"'
     assert (await client.call("POST", f"{API}/runs", raw=large)).status == 413
     small = {"content-length": "10"}
     assert (await client.call("POST", f"{API}/runs", raw=large, headers=small)).status == 413
-    assert (await client.call("GET", f"{API}/runs", headers={"x-long": "x" * caps.HEADERS})).status == 431
+    assert (await client.call("GET", f"{API}/runs", headers={"x-long": "x" * checks.HEADERS})).status == 431
     answers = [await client.get(f"{API}/system") for _ in range(300)]
     limited = [answer for answer in answers if answer.status == 429]
     assert limited
@@ -284,7 +284,7 @@ async def test_bodies_headers_and_rates_have_caps(hf: Holdfast) -> None:
 
 
 async def test_a_body_that_drips_is_not_waited_for(hf: Holdfast, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caps, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(checks, "BODY_SECONDS", 0.2)
     port = await serve(web(hf, who=lambda _: Principal("ann", "admin")))
     head = b"POST /api/v1/sessions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
     dripping = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]

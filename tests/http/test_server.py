@@ -18,7 +18,7 @@ from holdfast import Holdfast
 from holdfast.access.principals import Principal
 from holdfast.access.tokens import NewToken
 from holdfast.http import web
-from holdfast.http.security import caps
+from holdfast.http.security import checks
 from holdfast.http.server import server_for
 from tests.conftest import Place
 from tests.http import few_streams
@@ -70,7 +70,7 @@ async def dripped(port: int, sent: bytes, *, at_once: int = 0) -> bytes:
 
 async def test_headers_that_drip_are_not_waited_for(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that says nothing, drips its first or its second headers, or a body that nobody wants, is closed."""
-    monkeypatch.setattr(caps, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(checks, "HEADER_SECONDS", 0.3)
     endless = b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 10_000
     refused = b"POST /api/v1/runs HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 10_000
     async with serving(web(hf, who=lambda _: None)) as (port, server):
@@ -125,7 +125,7 @@ async def test_a_handshake_that_cannot_be_is_refused_and_its_connection_closed(h
 
 
 async def test_what_is_being_answered_may_take_longer_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caps, "HEADER_SECONDS", 0.1)
+    monkeypatch.setattr(checks, "HEADER_SECONDS", 0.1)
     later = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -157,7 +157,7 @@ async def test_what_is_being_answered_may_take_longer_than_headers(monkeypatch: 
 
 async def test_who_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch, hf: Holdfast) -> None:
     """Neither the answer nor the connection is kept for a reader that does not read."""
-    monkeypatch.setattr(caps, "TAKE_SECONDS", 0.2)
+    monkeypatch.setattr(checks, "TAKE_SECONDS", 0.2)
     await guide(hf).enqueue("x" * 1_000_000)
     async with serving(web(hf, who=lambda _: Principal("ann", "admin"))) as (port, server):
         held: list[Streams] = []
@@ -231,7 +231,7 @@ async def hold(stack: AsyncExitStack, served: Process, path: str, token: NewToke
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "module"),
-    [(few_streams.STREAMS, few_streams.__name__), pytest.param(caps.STREAMS_ALL, "holdfast", marks=pytest.mark.long)],
+    [(few_streams.STREAMS, few_streams.__name__), pytest.param(checks.STREAMS_ALL, "holdfast", marks=pytest.mark.long)],
 )
 async def test_idle_streams_up_to_the_cap_leave_room_for_others(
     make_app: MakeApp, place: Place, streams: int, module: str
@@ -242,7 +242,7 @@ async def test_idle_streams_up_to_the_cap_leave_room_for_others(
     paths = [
         path for n, run in enumerate(runs) for path in (f"{API}/runs/{run.id}/stream", f"{API}/sessions/s{n}/stream")
     ]
-    *readers, other = await tokens(hf, streams // caps.STREAMS_EACH + 1)
+    *readers, other = await tokens(hf, streams // checks.STREAMS_EACH + 1)
     async with process(place.url, module) as served, AsyncExitStack() as stack:
         async with request(served.port, f"{API}/runs", **by(other)) as reader:
             assert reader.status == 200
@@ -251,7 +251,7 @@ async def test_idle_streams_up_to_the_cap_leave_room_for_others(
             [
                 lambda path=path, token=token: hold(stack, served, path, token)  # type: ignore[misc]
                 for token in readers
-                for path in paths[: caps.STREAMS_EACH]
+                for path in paths[: checks.STREAMS_EACH]
             ]
         )
         async with request(served.port, paths[0], **by(other)) as reader:

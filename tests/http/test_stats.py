@@ -6,11 +6,11 @@ import pytest
 
 from holdfast import Holdfast, Retry
 from holdfast.access.principals import Principal
-from holdfast.agents import tallies
+from holdfast.agents import queries
 from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http import web
-from holdfast.kernel import tally, tally_again
+from holdfast.kernel import tally
 from holdfast.models.script import Script, call, reject, say
 from holdfast.values import as_json
 from tests.http.client import Client
@@ -27,7 +27,7 @@ async def count_all(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without waiting for the minute to be over."""
     monkeypatch.setattr(tally, "settled", lambda now_us: now_us)
     database = await core_of(hf).opened()
-    while await database.transact(tallies.count, hf.settings):
+    while await database.transact(queries.count, hf.settings):
         pass
 
 
@@ -91,14 +91,14 @@ async def test_runs_that_ended_late_are_counted_with_their_hour(hf: Holdfast, mo
     await agent.run("Hello", tenant="acme", session="first")
     monkeypatch.setattr(tally, "settled", lambda now_us: now_us + tally.HOUR)
     database = await core_of(hf).opened()
-    while await database.transact(tallies.count, hf.settings):
+    while await database.transact(queries.count, hf.settings):
         pass
     await agent.run("Hello", tenant="acme", session="late")
     await agent.run("Hello", tenant="acme", session="gone")
     await hf.tenant("acme").sessions["gone"].delete()
-    monkeypatch.setattr(tally_again, "over", lambda now_us: now_us + 2 * tally.HOUR)
+    monkeypatch.setattr(tally, "over", lambda now_us: now_us + 2 * tally.HOUR)
     for _ in range(2):
-        while await database.transact(tallies.count_again, hf.settings):
+        while await database.transact(queries.count_again, hf.settings):
             pass
         runs = await hf.runs.stats(of="runs", tenant="acme", step="all")
         turns = await hf.runs.stats(of="turns", tenant="acme", step="all")

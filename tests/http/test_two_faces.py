@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.app import core_of
 from holdfast.http.security.roles import TABLE
+from holdfast.resp.client import KeyPrincipal, digest_of
 from holdfast.resp.options import RespOptions
-from holdfast.resp.principals import KeyPrincipal, digest_of
 from holdfast.resp.server import RespServer
 from tests.http.browsing import HTML
 from tests.http.client import Client as Web

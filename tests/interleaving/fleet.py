@@ -12,7 +12,6 @@ from typing import Any
 
 from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.claim import claim
-from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import Accepted, enqueue
@@ -25,6 +24,7 @@ from holdfast.kernel.routes import is_laned, route_for
 from holdfast.kernel.rows import JobRow, Lease, NewJob
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import list_steps, overdue, signal, take_signal, wake
+from holdfast.kernel.watch import ahead_of_clock, bring_back
 from holdfast.kernel.workers import list_routes, register
 from holdfast.outcomes import Done
 from tests.interleaving.pausing import Call

@@ -15,17 +15,16 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
-from holdfast.agents import message_pages, queries, run_pages, session_pages
+from holdfast.agents import listings, queries
 from holdfast.agents.lanes import close_lane
 from holdfast.agents.lanes import list_lanes as list_closed_lanes
 from holdfast.agents.money.api import list_budgets, set_budget
-from holdfast.agents.money.money_rows import BudgetRow
-from holdfast.agents.money.statements import BudgetsSql
-from holdfast.agents.people.inquiry_pages import list_inquiries
+from holdfast.agents.money.records import BudgetRow, BudgetsSql
+from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.runs.create import create_run
 from holdfast.agents.runs.turns import Play, begin
 from holdfast.agents.statements import RunsSql
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.errors import HoldfastError
 from holdfast.kernel.broker_rows import NOWHERE, OwnerBeat
 from holdfast.kernel.brokers import Claimer, claim_for, take
@@ -49,9 +48,8 @@ from holdfast.kernel.why import why
 from holdfast.kernel.workers import adopt_routes, list_workers, look, lose_workers, register
 from holdfast.machines import family
 from holdfast.outcomes import Done, Snooze
-from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked, claim_at_once
-from holdfast.resp.rows import Epoch
-from holdfast.resp.statements import HoldersSql
+from holdfast.resp.pops import ClaimAsk, QueueTurn, claim_asked, claim_at_once
+from holdfast.resp.records import Epoch, HoldersSql
 from holdfast.resp.workers import beat_all
 from tests.interleaving.edits import Edit
 from tests.interleaving.mutants import Mutant
@@ -401,9 +399,9 @@ async def read_everything(tx: Transaction, id: Any) -> None:
 
 
 async def read_agents(tx: Transaction, id: Any) -> None:
-    await run_pages.list_runs(tx, limit=100)
-    await session_pages.list_sessions(tx, limit=100)
-    await message_pages.list_messages(tx, id)
+    await listings.list_runs(tx, limit=100)
+    await listings.list_sessions(tx, limit=100)
+    await listings.list_messages(tx, id)
     await list_inquiries(tx, state=None)
     await queries.session_usage(tx, id)
     await list_budgets(tx, None, None)

@@ -11,8 +11,8 @@ from weakref import WeakSet
 
 import pytest
 
-from holdfast.agents.batches.statements import BatchesSql
-from holdfast.agents.people.statements import InquiriesSql
+from holdfast.agents.batches.records import BatchesSql
+from holdfast.agents.people.records import InquiriesSql
 from holdfast.agents.statements import RunsSql
 from holdfast.kernel import complete, leases
 from holdfast.kernel.database import Transaction
@@ -25,10 +25,9 @@ from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql,
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.waiting import list_children, lock_channel, park
 from holdfast.machines import family
-from holdfast.resp import pops, renewal
-from holdfast.resp.deliveries import Popped
-from holdfast.resp.rows import Epoch
-from holdfast.resp.statements import HoldersSql
+from holdfast.resp import pops, server
+from holdfast.resp.endings import Popped
+from holdfast.resp.records import Epoch, HoldersSql
 from holdfast.workers.sweeper import Missed, Sweeper
 from holdfast.workers.worker import Worker
 from tests.interleaving import scene, scripts
@@ -143,13 +142,13 @@ def _sweep_without_parents(patch: pytest.MonkeyPatch) -> None:
 
 
 def _renew_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    genuine = renewal.keep
+    genuine = server.keep
 
     async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
         (row,) = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
         return await genuine(tx, row.epoch, delivered, ttl_us=ttl_us)
 
-    patch.setattr(renewal, "keep", keep)
+    patch.setattr(server, "keep", keep)
 
 
 def _trust_longer(patch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,17 @@ from typing import Any, ClassVar, TypeVar
 from holdfast.errors import HoldfastError
 from holdfast.kernel import ids, waiting
 from holdfast.kernel.brokers import claim_for
-from holdfast.kernel.cancel import Cancelled, cancel_family, cancel_free_family, cancel_these
-from holdfast.kernel.cancel_many import CancelFilter, Place, find_wanted, newest_job
+from holdfast.kernel.cancel import (
+    CancelFilter,
+    Cancelled,
+    Place,
+    cancel_family,
+    cancel_free_family,
+    cancel_these,
+    find_wanted,
+    newest_job,
+)
 from holdfast.kernel.claim import claim
-from holdfast.kernel.clocks import bring_back
 from holdfast.kernel.complete import complete_and_settle, ending
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue
@@ -27,6 +34,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Lease, NewJob
 from holdfast.kernel.waiting import overdue, wake
+from holdfast.kernel.watch import bring_back
 from holdfast.kernel.workers import Registration, lose_workers, register
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.interleaving.pausing import Call, call

@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.agents import message_pages, queries, run_pages, session_pages
+from holdfast.agents import listings, queries
 from holdfast.agents.definition import AgentSpec, ToolSpec
-from holdfast.agents.events.journal import write
+from holdfast.agents.events.log import write
 from holdfast.agents.people.inquiries import Ruling, decide
-from holdfast.agents.people.inquiry_pages import list_inquiries
+from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.rows import NewDelta, Requested, Speaking
 from holdfast.agents.runs import inbox
 from holdfast.agents.runs.commit import Answer, Decision, Spent
@@ -118,7 +118,7 @@ class Agents(Scene):
 
     async def look(self, tx: Transaction) -> dict[str, Any]:
         seen: dict[str, Any] = {}
-        for run in await run_pages.list_runs(tx, limit=100):
+        for run in await listings.list_runs(tx, limit=100):
             about = run._asdict()
             about["job"] = run.id
             about["turns taken"] = await queries.list_turns(tx, run.id)
@@ -126,9 +126,9 @@ class Agents(Scene):
             about["events told"] = [event[1:] for event in await queries.stored_events(tx, run.id)]
             about["inquiries"] = list(await list_inquiries(tx, state=None, run=run.id))
             seen[f"run {run.id}"] = about
-        for session in await session_pages.list_sessions(tx, limit=10):
+        for session in await listings.list_sessions(tx, limit=10):
             seen[f"session {session.id}"] = session._asdict()
-            messages = await message_pages.list_messages(tx, session.id)
+            messages = await listings.list_messages(tx, session.id)
             seen[f"said in {session.id}"] = [(m.ordinal, m.kind, m.run_id, m.turn, m.blocks) for m in messages]
         return seen
 
@@ -138,7 +138,7 @@ class Agents(Scene):
     async def ended(self) -> list[str]:
         """Every run has ended, each of its calls is answered once, and its events have no gap."""
         wrong: list[str] = []
-        for run in await self.do(run_pages.list_runs, limit=100):
+        for run in await self.do(listings.list_runs, limit=100):
             if run.state not in ("completed", "cancelled", "failed"):
                 wrong.append(f"run {run.id} is {run.state} for ever")
             numbers = [event.seq for event in await self.do(queries.stored_events, run.id)]
@@ -151,9 +151,9 @@ class Agents(Scene):
 
     async def _unanswered(self) -> list[str]:
         wrong: list[str] = []
-        for session in await self.do(session_pages.list_sessions, limit=10):
+        for session in await self.do(listings.list_sessions, limit=10):
             asked: list[str] = []
-            for message in await self.do(message_pages.list_messages, session.id):
+            for message in await self.do(listings.list_messages, session.id):
                 results = [b["tool_use_id"] for b in message.blocks if b["type"] == "tool_result"]
                 if asked and sorted(results) != sorted(asked):
                     wrong.append(f"the model asked for {asked} and was answered with {results}")

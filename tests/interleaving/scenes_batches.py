@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.agents.batches import steps
-from holdfast.agents.batches.batch_rows import NewRequest
-from holdfast.agents.batches.gather import Gathering, gather
-from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.batches.records import BatchesSql, NewRequest
+from holdfast.agents.batches.steps import Gathering, gather
 from holdfast.agents.system_jobs import BATCH
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Transaction

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.kernel.cancel import cancel, cancel_family, cancel_free_family, cancel_these
-from holdfast.kernel.cancel_many import LIVE, CancelFilter
+from holdfast.kernel.cancel import LIVE, CancelFilter, cancel, cancel_family, cancel_free_family, cancel_these
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.leases import FOREVER, renew
 from holdfast.kernel.retention import BEGIN, prune, remove

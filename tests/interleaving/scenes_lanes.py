@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.kernel.cancel import cancel, cancel_these
-from holdfast.kernel.cancel_many import LIVE, CancelFilter
+from holdfast.kernel.cancel import LIVE, CancelFilter, cancel, cancel_these
 from holdfast.kernel.complete import release
 from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.lanes import open_lanes

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.kernel.rows import NewJob
 from holdfast.kernel.waiting import overdue, store_step
 from holdfast.machines import family
-from holdfast.machines.checkpoints import checkpoint_name
+from holdfast.machines.family import checkpoint_name
 from holdfast.outcomes import Done, Fail
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import SECOND, Scene, verb

@@ -9,12 +9,11 @@ from holdfast.kernel.leases import beat_many
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.statements import WorkersSql
 from holdfast.outcomes import Done
-from holdfast.resp import renewal, workers
-from holdfast.resp.claims import ClaimAsk, QueueTurn, claim_asked, claim_at_once
-from holdfast.resp.deliveries import SentLease
-from holdfast.resp.endings import ReportedEnd, end_at_once, end_together
-from holdfast.resp.principals import KeyPrincipal
-from holdfast.resp.rows import Epoch
+from holdfast.resp import server, workers
+from holdfast.resp.client import KeyPrincipal
+from holdfast.resp.endings import ReportedEnd, SentLease, end_at_once, end_together
+from holdfast.resp.pops import ClaimAsk, QueueTurn, claim_asked, claim_at_once
+from holdfast.resp.records import Epoch
 from holdfast.resp.workers import Described
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import TTL_US, Scene, verb
@@ -71,7 +70,7 @@ class Gateway(Scene):
 
     async def renewed(self, tx: Transaction, epoch: Epoch) -> None:
         """What it says is kept in memory alone, until the next time."""
-        await renewal.keep(tx, epoch, [self.lease.held], ttl_us=2 * TTL_US)
+        await server.keep(tx, epoch, [self.lease.held], ttl_us=2 * TTL_US)
 
     async def beaten(self, tx: Transaction) -> None:
         """The same; as a client asks for it, so that it waits for the row."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.enqueue import enqueue_once, enqueue_unique
+from holdfast.kernel.enqueue import enqueue_once, enqueue_unique, retry
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.queues import pause_queue, resume_queue
-from holdfast.kernel.rerun import retry
 from holdfast.kernel.retention import BEGIN, prune
 from holdfast.kernel.rows import NewJob
 from holdfast.kernel.waiting import overdue, wake

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.kernel import duties
 from holdfast.kernel.flow_rows import ScheduleRow
 from holdfast.kernel.leases import FOREVER, beat, take_expiry_turn

@@ -24,10 +24,10 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.watch import cluster_epoch
 from holdfast.kernel.workers import advertise_presence
-from holdfast.resp import renewal
+from holdfast.resp import server as renewal
+from holdfast.resp.client import from_table
 from holdfast.resp.options import RespOptions
-from holdfast.resp.principals import from_table
-from holdfast.resp.rows import Epoch
+from holdfast.resp.records import Epoch
 from holdfast.resp.server import RespServer
 from holdfast.workers.holdings import Stop
 from holdfast.workers.lifeline import Pulse

@@ -20,16 +20,7 @@ from holdfast.kernel import ids
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import (
-    Cancellation,
-    Cluster,
-    Ending,
-    Kin,
-    Lease,
-    LiveWorker,
-    NewJob,
-    Term,
-)
+from holdfast.kernel.rows import Cancellation, Cluster, Ending, Kin, Lease, LiveWorker, NewJob, Term
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import Registration
 from tests.lockstep.actions import OFTEN, Action, Step, actions, drawn

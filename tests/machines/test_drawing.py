@@ -7,9 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.machines.drawing.layout import lay_out
-from holdfast.machines.drawing.mermaid import mermaid
-from holdfast.machines.drawing.svg import svg
+from holdfast.machines.drawing import lay_out, mermaid, svg
 from tests.machines.pure import machine_of, seed
 
 NAMES = ["job_worker", "parallelization_checker", "stale_worker_reaper"]

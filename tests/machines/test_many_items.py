@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.machines.admission import LaunchLimit
+from holdfast.machines.family import LaunchLimit
 from holdfast.testing import Labs
 from tests.machines.conftest import WriteMachine
 from tests.machines.test_execution import result

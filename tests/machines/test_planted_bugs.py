@@ -12,7 +12,7 @@ from holdfast.kernel import codec, waiting
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.leases import hold
 from holdfast.kernel.statements import WaitingSql
-from holdfast.machines import checkpoints, engine, family
+from holdfast.machines import engine, family
 from holdfast.machines.stepping import MachinePlace
 from holdfast.testing import Labs
 from holdfast.testing.crew import Stuck
@@ -52,8 +52,8 @@ async def test_a_resume_that_runs_the_last_state_again(
         if self._number > 1 and place is not None and not place.has_ended:
             self._number -= 1
             for number in range(self._number):
-                stored = await self._ctx.ledger.find_step(checkpoints.checkpoint_name(number))
-                before = checkpoints.replayed(before, codec.decode(stored))
+                stored = await self._ctx.ledger.find_step(family.checkpoint_name(number))
+                before = family.replayed(before, codec.decode(stored))
             return before
         return place
 

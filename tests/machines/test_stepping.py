@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.machines.checkpoints import checkpoint_name, read_steps, record
+from holdfast.machines.family import checkpoint_name, read_steps, record
 from holdfast.machines.problems import BadMachine
 from holdfast.machines.stepping import (
     PROBLEMS,

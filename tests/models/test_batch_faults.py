@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
-from holdfast.models import BatchLine, ModelFailure, message_batches
+from holdfast.models import BatchLine, ModelFailure, anthropic
 from holdfast.models.simulator import read_rules
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import Conversation, Converse, items, results, submit, types
@@ -140,7 +140,7 @@ async def test_a_line_may_have_twenty_megabytes(converse: Converse) -> None:
 
 
 async def test_silence_ends_a_download(converse: Converse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_batches, "_IDLE", 0.3)
+    monkeypatch.setattr(anthropic, "_IDLE", 0.3)
     talk = await converse(
         {"match": {**READ, "nth": 1}, "do": {"stall": {"after": 2}}},
         {"match": READ, "do": {"slow_headers": None}},

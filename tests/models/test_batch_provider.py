@@ -16,7 +16,7 @@ from holdfast.clock import Ports
 from holdfast.models import ModelFailure, Script, say
 from holdfast.models.anthropic import AnthropicModel
 from holdfast.models.simulator import provider, simulator
-from holdfast.models.witness import read_witness
+from holdfast.models.spool import read_witness
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import MODEL, Converse, item, items, request_of, results, submit, types
 from tests.models.test_provider import HELLO, KEY, connected

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models import BatchItem, BatchLine, ModelFailure
-from holdfast.models.batch_wire import Upload, errored, line_bytes, line_of, read_lines, rfc3339, status_of
-from holdfast.models.batches import check_items
+from holdfast.models.batches import Upload, check_items, errored, line_bytes, line_of, read_lines, rfc3339, status_of
 from tests.models.conftest import item, items
 
 STATUS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models import Request, with_breakpoints
-from holdfast.models.cache_markers import MOST, lasts_an_hour, markers
+from holdfast.models.prompt_cache import MOST, lasts_an_hour, markers
 from holdfast.models.protocol import canonical, unmarked
 from tests.models.conftest import WEATHER, request_of
 

@@ -13,9 +13,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.models import Folding, ModelFailure, Request
-from holdfast.models.chat_completions import OpenAICompatible
-from holdfast.models.chat_completions.provider import ChatModel
-from holdfast.models.chat_completions.request import chat_body
+from holdfast.models.chat_completions import ChatModel, OpenAICompatible, chat_body
 from holdfast.models.registry import Providers
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.clock import Ports
 from holdfast.models import ModelFailure, Script, say
-from holdfast.models.files import Files
+from holdfast.models.protocol import Files
 from holdfast.models.simulator import simulator
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import MODEL, Conversation, Converse, request_of

@@ -17,7 +17,7 @@ from holdfast.errors import UsageError
 from holdfast.models import Script, say
 from holdfast.models.anthropic import AnthropicModel
 from holdfast.models.simulator import provider, read_rules, simulator
-from holdfast.models.witness import read_witness
+from holdfast.models.spool import read_witness
 from tests.models.conftest import MODEL, Converse, ask, request_of
 
 KEY = {"x-api-key": "k", "anthropic-version": "2026-10-21"}

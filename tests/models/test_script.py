@@ -24,11 +24,10 @@ from holdfast.models import (
     think,
 )
 from holdfast.models import truncate as truncated
-from holdfast.models.examples import example
 from holdfast.models.request_view import CONTINUE, CORRECT
-from holdfast.models.script import turns_since_user
+from holdfast.models.script import example, turns_since_user
+from holdfast.models.spool import read_witness
 from holdfast.models.wire import to_events
-from holdfast.models.witness import read_witness
 from holdfast.testing.virtual_time import VirtualLoop
 from tests.models.conftest import WEATHER, ask, request_of
 

@@ -26,7 +26,7 @@ from holdfast.models import (
     open_model,
     say,
 )
-from holdfast.models.witness import read_witness
+from holdfast.models.spool import read_witness
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import ask, item, items, request_of, results, submit, types
 from tests.support.commands import python

@@ -10,25 +10,25 @@ RUNS: Final = (
     Mutant(
         "drawing for a picture",
         "a drawing with a script in it is stored as a picture",
-        (Code("holdfast.agents.attachments:_problem", "media_type not in PICTURES", "not media_type"),),
+        (Code("holdfast.agents.content:_problem", "media_type not in PICTURES", "not media_type"),),
         ("http/test_hostile_attachments.py::test_an_attachment_that_no_model_takes_is_refused",),
     ),
     Mutant(
         "message without an end",
         "an MCP server that never ends a line takes all memory",
-        (Code("holdfast.agents.mcp.pipes:Lines._check", "if len(self._part) > self._most:", "if False:"),),
+        (Code("holdfast.agents.mcp.sessions:Lines._check", "if len(self._part) > self._most:", "if False:"),),
         ("agents/test_hostile_mcp.py::test_lines_are_cut_once_and_have_a_length",),
     ),
     Mutant(
         "message of millions of values",
         "an MCP server makes the event loop parse JSON for seconds",
-        (Code("holdfast.agents.mcp.pipes:check_message", "and codec.is_wide(bytes(text))", "and False"),),
+        (Code("holdfast.agents.mcp.sessions:check_message", "and codec.is_wide(bytes(text))", "and False"),),
         ("agents/test_hostile_mcp.py::test_a_long_message_has_so_many_values",),
     ),
     Mutant(
         "packed answer of an MCP server",
         "a few bytes of an MCP server become gigabytes",
-        (Code("holdfast.agents.mcp.pipes:bound_answer", '.lower() != "identity"', '.lower() == ""'),),
+        (Code("holdfast.agents.mcp.sessions:bound_answer", '.lower() != "identity"', '.lower() == ""'),),
         ("agents/test_hostile_mcp.py::test_an_answer_over_http_has_a_length",),
     ),
     Mutant(

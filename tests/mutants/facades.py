@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.mutants.planting import Code, Mutant, Swap, Words
 
-RUNS: Final = "holdfast.facades.universal_agent.run_operations"
+RUNS: Final = "holdfast.facades.universal_agent.runs"
 LEASES: Final = "facades/test_leases.py"
 OPERATORS: Final = "facades/test_operators.py"
 UNIVERSAL_AGENT: Final = (
@@ -121,7 +121,7 @@ UNIVERSAL_AGENT: Final = (
         "a run that was queued again begins after the last checkpoint of its first life",
         (
             Code(
-                "holdfast.facades.universal_agent.run_operations:last_checkpoint",
+                "holdfast.facades.universal_agent.runs:last_checkpoint",
                 "newest, number = found, number + found.number",
                 "newest, number = newest or found, number + found.number",
             ),
@@ -131,8 +131,8 @@ UNIVERSAL_AGENT: Final = (
     ),
 )
 
-ITEMS: Final = "holdfast.facades.flatagents.item_rows"
-WORKERS: Final = "holdfast.facades.flatagents.worker_rows"
+ITEMS: Final = "holdfast.facades.flatagents.work"
+WORKERS: Final = "holdfast.facades.flatagents.registration"
 BACKENDS: Final = "facades/test_flatagents_backends.py"
 FLATAGENTS: Final = (
     Mutant(
@@ -237,7 +237,7 @@ FLATAGENTS: Final = (
     Mutant(
         "heartbeats at a quarter of the pace",
         "a worker of a machine beats more rarely than its machine says",
-        (Code("holdfast.facades.flatagents.presence:_beat", "stop.wait(interval)", "stop.wait(4 * interval)"),),
+        (Code("holdfast.facades.flatagents.hooks:_beat", "stop.wait(interval)", "stop.wait(4 * interval)"),),
         ("facades/test_flatagents_machines.py::test_fa_16_heartbeats_come_as_often_as_the_machine_says",),
         ("FA-16",),
     ),

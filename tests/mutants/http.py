@@ -12,7 +12,7 @@ MUTANTS: Final = (
     Mutant(
         "change from another site",
         "a page of another site changes something with the cookie of whoever looks at it",
-        (Code("holdfast.http.security.browser:is_forged", 'return site != "same-origin"', "return False"),),
+        (Code("holdfast.http.security.checks:is_forged", 'return site != "same-origin"', "return False"),),
         (f"{SECURITY}::test_what_another_site_may_have_sent_is_known",),
     ),
     Mutant(
@@ -108,19 +108,19 @@ MUTANTS: Final = (
     Mutant(
         "delivery without a signature",
         "anybody may deliver to a webhook",
-        (Code("holdfast.webhooks:Webhook._is_signed", "return any(matches)", "return True"),),
+        (Code("holdfast.access.webhooks:Webhook._is_signed", "return any(matches)", "return True"),),
         ("http/test_hooks.py::test_what_is_not_signed_lately_is_refused",),
     ),
     Mutant(
         "old delivery taken",
         "a delivery that was signed long ago is taken",
-        (Code("holdfast.webhooks:Webhook.read", "abs(now_us - int(sent) * 1_000_000) > TOLERANCE_US", "False"),),
+        (Code("holdfast.access.webhooks:Webhook.read", "abs(now_us - int(sent) * 1_000_000) > TOLERANCE_US", "False"),),
         ("http/test_hooks.py::test_what_is_not_signed_lately_is_refused",),
     ),
     Mutant(
         "delivery taken twice",
         "a delivery that comes again starts another job",
-        (Code("holdfast.webhooks:Webhook.take", "options(key=key,", "options(key=None,"),),
+        (Code("holdfast.access.webhooks:Webhook.take", "options(key=key,", "options(key=None,"),),
         ("http/test_hooks.py::test_a_delivery_becomes_one_job_however_often_it_comes",),
     ),
     Mutant(

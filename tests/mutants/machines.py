@@ -126,7 +126,7 @@ MUTANTS: Final = (
     Mutant(
         "launch beyond its cap",
         "a spawner starts one machine more than may live",
-        (Code("holdfast.machines.admission:_enqueue_some", "asked.most - len(alive)", "asked.most + 1 - len(alive)"),),
+        (Code("holdfast.machines.family:_enqueue_some", "asked.most - len(alive)", "asked.most + 1 - len(alive)"),),
         ("facades/test_flatagents_machines.py::test_fa_19_no_more_workers_start_than_the_cap",),
         ("FA-19", "FA-22"),
     ),

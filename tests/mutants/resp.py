@@ -10,7 +10,7 @@ GATEWAY: Final = (
     Mutant(
         "wrong keys without end",
         "an address may try as many keys as it likes",
-        (Swap("holdfast.resp.throttle:FAILURES", 1_000),),
+        (Swap("holdfast.resp.gateway:FAILURES", 1_000),),
         ("resp/test_connecting.py::test_agx_02_six_wrong_keys_in_a_minute_are_throttled",),
         ("AGX-02",),
     ),
@@ -36,11 +36,7 @@ GATEWAY: Final = (
     Mutant(
         "id of another principal",
         "a key registers a worker under any id",
-        (
-            Code(
-                "holdfast.resp.principals:KeyPrincipal.may_register", "return ANY in self.workers or", "return True or"
-            ),
-        ),
+        (Code("holdfast.resp.client:KeyPrincipal.may_register", "return ANY in self.workers or", "return True or"),),
         ("resp/test_workers.py::test_a_key_registers_no_id_that_is_not_its_own",),
         ("AGX-08",),
     ),
@@ -53,13 +49,13 @@ GATEWAY: Final = (
     Mutant(
         "queue of another key",
         "a key of one queue pops from another",
-        (Code("holdfast.resp.arguments:queue_of", "if not call.client.principal.may_use(queue):", "if False:"),),
+        (Code("holdfast.resp.call:queue_of", "if not call.client.principal.may_use(queue):", "if False:"),),
         ("resp/test_jobs.py::test_a_key_of_one_queue_sees_and_verifies_on_no_other",),
     ),
     Mutant(
         "command that the key may not call",
         "a key that is limited to some commands calls others",
-        (Code("holdfast.resp.principals:KeyPrincipal.may_call", "return self.commands is None or", "return True or"),),
+        (Code("holdfast.resp.client:KeyPrincipal.may_call", "return self.commands is None or", "return True or"),),
         ("resp/test_connecting.py::test_a_key_may_be_limited_to_some_commands",),
     ),
     Mutant(
@@ -71,14 +67,14 @@ GATEWAY: Final = (
     Mutant(
         "renewal that ignores the epoch",
         "a server renews for a registration what an earlier one of its number was sent",
-        (Code("holdfast.resp.renewal:keep", "if [row.epoch for row in alive] != [epoch]:", "if not alive:"),),
+        (Code("holdfast.resp.server:keep", "if [row.epoch for row in alive] != [epoch]:", "if not alive:"),),
         ("resp/test_cost.py::test_a_lease_is_renewed_for_the_registration_that_it_was_sent_to",),
     ),
     Mutant(
         "more jobs than a worker may have",
         "what a worker holds is not counted",
         (
-            Code("holdfast.resp.claims:claim_asked", "holder.slots - held.get(holder.seq, 0)", "holder.slots"),
+            Code("holdfast.resp.pops:claim_asked", "holder.slots - held.get(holder.seq, 0)", "holder.slots"),
             Words("claim_each", " and l.held < h.slots", "", "postgres"),
             Words("claim_each", "l where l.worker = w.seq) < w.slots", "l where l.worker = w.seq) >= 0", "sqlite"),
         ),
@@ -193,7 +189,7 @@ AGW: Final = (
         "a plan runs a program that the worker was not given",
         (
             Code(
-                "holdfast.agw.tools:UnixTools.path_of",
+                "holdfast.agw.execution:UnixTools.path_of",
                 "path = self.paths.get(command)",
                 "path = self.paths.get(command) or shutil.which(command)",
             ),
@@ -204,7 +200,7 @@ AGW: Final = (
     Mutant(
         "programs by an option",
         "a worker whose owner names no tools has one that runs what a plan says",
-        (Swap("holdfast.agw.tools:TEXT_TOOLS", ("grep", "sort", "wc")),),
+        (Swap("holdfast.agw.execution:TEXT_TOOLS", ("grep", "sort", "wc")),),
         ("resp/test_agw.py::test_without_a_list_of_tools_it_has_the_text_tools_that_are_there",),
     ),
     Mutant(

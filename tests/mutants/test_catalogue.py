@@ -64,7 +64,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
         (Code("holdfast.kernel.families:settle", "await"), r"settle says 'await' \d+ times"),
         (Code("holdfast.kernel.families:settles", "await"), "families:settles is no function"),
         (Code("holdfast.kernel.family:settle", "await"), "there is no holdfast.kernel.family"),
-        (Swap("holdfast.resp.throttle:FAILURE", 1), "there is no holdfast.resp.throttle:FAILURE"),
+        (Swap("holdfast.resp.gateway:FAILURE", 1), "there is no holdfast.resp.gateway:FAILURE"),
     ],
 )
 def test_a_lost_anchor_says_what_is_gone(edit: Words | Code | Swap, words: str) -> None:

@@ -52,7 +52,7 @@ WORKERS: Final = (
         "presence is judged while everybody is still coming back",
         (
             Code(
-                "holdfast.kernel.drivers.postgres_presence:PostgresPresence.absent",
+                "holdfast.kernel.drivers.postgres_processes:PostgresPresence.absent",
                 'row["up"] < self._quiet',
                 'row["up"] < 0',
             ),
@@ -64,7 +64,7 @@ WORKERS: Final = (
         "what cut our connections has cut everybody's, and they are judged at once",
         (
             Code(
-                "holdfast.kernel.drivers.postgres_presence:PostgresPresence.absent",
+                "holdfast.kernel.drivers.postgres_processes:PostgresPresence.absent",
                 "self._database.seconds_since_reconnect() < self._quiet",
                 "self._database.seconds_since_reconnect() < 0",
             ),
@@ -162,7 +162,7 @@ WORKERS: Final = (
         "of calls that share a commit, one that the store refuses fails them all",
         (
             Code(
-                "holdfast.group_commit:Grouping._accept",
+                "holdfast.client.intake:Grouping._accept",
                 "await self._accept([call], notify=notify)",
                 "call.answer.set_exception(problem)",
             ),

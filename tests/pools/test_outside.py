@@ -12,10 +12,10 @@ import yaml
 
 from holdfast import Holdfast, Queue
 from holdfast.app import core_of
+from holdfast.cli.deploy import Deployment, as_deployment
 from holdfast.errors import UsageError
 from holdfast.kernel.pools import load, load_question
 from holdfast.pools import WorkerPool
-from holdfast.pools.kubernetes import Deployment, as_deployment
 from tests.conftest import Place
 from tests.support.apps import eventually
 from tests.support.commands import holdfast

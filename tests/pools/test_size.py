@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel.broker_rows import WorkerRow
-from holdfast.kernel.pool_rows import PastWorker
 from holdfast.kernel.pools import PoolSight
-from holdfast.pools.policy import WorkerPool, policy_of
-from holdfast.pools.size import busy_workers, desired_workers, judge, trouble_of
+from holdfast.kernel.rows import PastWorker
+from holdfast.pools.size import WorkerPool, busy_workers, desired_workers, judge, policy_of, trouble_of
 
 NOW = 1_000_000_000_000
 SECOND = 1_000_000

@@ -13,8 +13,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.agw.link import Answer, GatewayAddress, GatewayRefusal, Link, request
 from holdfast.app import core_of
+from holdfast.resp.client import from_table
 from holdfast.resp.options import RespOptions
-from holdfast.resp.principals import from_table
 from holdfast.resp.server import RespServer
 from tests.workers.conftest import hf, live_database, make_app, place
 

@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from holdfast.agw import worker as agw
-from holdfast.agw.confinement import ProcessLimits
+from holdfast.agw.execution import TEXT_TOOLS, UnixTools, find_text_tools, find_tools
 from holdfast.agw.link import GatewayAddress
-from holdfast.agw.tools import TEXT_TOOLS, UnixTools, find_text_tools, find_tools
+from holdfast.agw.processes import ProcessLimits
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
-from holdfast.brokers.routes import Takes
+from holdfast.brokers.waiters import Takes
 from holdfast.clock import Ports, SystemClock
 from holdfast.errors import UsageError
 from holdfast.kernel.routes import ANY_JOB

@@ -15,9 +15,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from holdfast.agw import confinement
-from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.processes import Ran, ToolCall, run_tool
+from holdfast.agw import processes
+from holdfast.agw.processes import ProcessLimits, Ran, ToolCall, run_tool
 from holdfast.clock import SystemClock
 from tests.support.commands import environment, holdfast, python
 
@@ -64,7 +63,7 @@ async def test_limits_hold_from_the_first_moment(
 ) -> None:
     """A tool that is done in a millisecond had them too."""
     if starter == "python":
-        monkeypatch.setattr(confinement, "_prlimit", lambda: None)
+        monkeypatch.setattr(processes, "_prlimit", lambda: None)
     sandbox = request.getfixturevalue("bwrap") if starter == "bwrap" else None
     if starter == "bwrap" and sandbox is None:
         return
@@ -177,7 +176,7 @@ async def test_a_tool_that_is_no_program_of_the_system_runs_in_bubblewrap_alone(
 def test_no_process_of_the_user_reads_the_environment_of_the_worker() -> None:
     """The mark is what the kernel asks for; root reads everything."""
     program = (
-        "import ctypes\nfrom holdfast.agw.confinement import hide_from_tools\n"
+        "import ctypes\nfrom holdfast.agw.processes import hide_from_tools\n"
         "print(ctypes.CDLL(None).prctl(3))\nhide_from_tools()\nprint(ctypes.CDLL(None).prctl(3))"
     )
     assert python("-c", program) == (0, "1\n0\n", "")

@@ -19,12 +19,13 @@ from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.errors import UsageError
-from holdfast.resp import keys, principals
+from holdfast.resp import client as principals
+from holdfast.resp import keys
+from holdfast.resp.client import KeyPrincipal, digest_of, from_table, shared
+from holdfast.resp.dispatch import TABLE
 from holdfast.resp.frames import BEFORE_AUTH
 from holdfast.resp.options import DEAD_AFTER, RespOptions
-from holdfast.resp.principals import KeyPrincipal, digest_of, from_table, shared
 from holdfast.resp.server import RespServer
-from holdfast.resp.table import TABLE
 from tests.resp.conftest import KEYS, Client, Connect, Raw, Serve, request
 from tests.resp.test_workers import worker
 from tests.support.apps import eventually

@@ -9,10 +9,9 @@ from datetime import timedelta
 import pytest
 
 from holdfast.agw.link import GatewayAddress, Link, read_reply
-from holdfast.resp.principals import shared
-from holdfast.resp.renewal import keep
-from holdfast.resp.rows import Epoch
-from holdfast.resp.server import RespServer
+from holdfast.resp.client import shared
+from holdfast.resp.records import Epoch
+from holdfast.resp.server import RespServer, keep
 from tests.resp.conftest import Client, Connect, Serve, request
 from tests.resp.test_jobs import submitted
 from tests.resp.test_workers import SHORT, live_long, registered, worker

@@ -12,9 +12,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.resp import keys
-from holdfast.resp.principals import KeyPrincipal, digest_of
-from holdfast.resp.renewal import LeaseRenewal
-from holdfast.resp.server import RespServer
+from holdfast.resp.client import KeyPrincipal, digest_of
+from holdfast.resp.server import LeaseRenewal, RespServer
 from tests.conftest import Place
 from tests.resp.conftest import Client, Connect, Serve
 from tests.resp.test_plans_and_actions import action

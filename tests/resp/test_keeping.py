@@ -10,8 +10,8 @@ from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.kernel.retention import Keep, Pruner
+from holdfast.resp.client import KeyPrincipal, digest_of
 from holdfast.resp.plans import kernel_id
-from holdfast.resp.principals import KeyPrincipal, digest_of
 from tests.resp.conftest import KEYS as KEYS_OF_WORKERS
 from tests.resp.conftest import Client, Connect, Serve
 from tests.resp.test_plans_and_actions import PLAN, action

@@ -15,9 +15,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from holdfast.kernel.database import is_reading
-from holdfast.resp.claims import claim_asked
-from holdfast.resp.renewal import LeaseRenewal
-from holdfast.resp.server import RespServer
+from holdfast.resp.pops import claim_asked
+from holdfast.resp.server import LeaseRenewal, RespServer
 from holdfast.resp.workers import is_silent
 from tests.conftest import Place
 from tests.resp.conftest import Connect, Serve

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.claim import claim
 from holdfast.kernel.enqueue import enqueue_children

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.execution import REPORTED, Executed, execute
-from holdfast.agw.tools import UnixTools, find_tools, read_card
+from holdfast.agw.execution import REPORTED, Executed, UnixTools, execute, find_tools, read_card
+from holdfast.agw.processes import ProcessLimits
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.resp.plan import BadPlan, UnixPlan, read_plan

@@ -15,7 +15,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.resp import keys
-from holdfast.resp.principals import KeyPrincipal, digest_of, shared
+from holdfast.resp.client import KeyPrincipal, digest_of, shared
 from tests.conftest import Place
 from tests.resp.conftest import KEYS, Client, Connect, Serve
 from tests.resp.test_cost import piped

@@ -14,9 +14,9 @@ from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
 from holdfast.models.script import Script
 from holdfast.models.steps import say
-from holdfast.resp.principals import KeyPrincipal, digest_of
+from holdfast.resp.client import KeyPrincipal, digest_of
+from holdfast.resp.dispatch import TABLE
 from holdfast.resp.server import RespServer
-from holdfast.resp.table import TABLE
 from tests.resp.conftest import Client, Serve
 from tests.resp.test_jobs import PLAN, submitted
 from tests.resp.test_workers import worker

@@ -14,11 +14,9 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import NotFound, StoreRefused
 from holdfast.resp import keys
+from holdfast.resp.client import KeyPrincipal, digest_of
 from holdfast.resp.pops import Pops
-from holdfast.resp.principals import KeyPrincipal, digest_of
-from holdfast.resp.renewal import LeaseRenewal
-from holdfast.resp.server import RespServer
-from holdfast.resp.upkeep import Upkeep
+from holdfast.resp.server import LeaseRenewal, RespServer, Upkeep
 from tests.conftest import Place
 from tests.resp.conftest import KEYS, LONG, Client, Connect, Serve
 from tests.support.apps import eventually

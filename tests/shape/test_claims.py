@@ -18,7 +18,7 @@ from holdfast.cli import group
 from holdfast.errors import BadUrl
 from holdfast.http.security.roles import TABLE as ROUTES
 from holdfast.kernel.drivers import dialect_of
-from holdfast.resp.table import TABLE as REDIS
+from holdfast.resp.dispatch import TABLE as REDIS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -9,7 +9,7 @@ from typing import get_args
 
 from holdfast import events
 from holdfast.agents.events.log import Topic
-from holdfast.models.simulator.rules import FAULTS, MATCHES
+from holdfast.models.simulator.state import FAULTS, MATCHES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.distribution import NAME
+from holdfast.errors import NAME
 from tests.shape.tree import ROOT, SOURCE, listed
 from tests.support.commands import environment, python
 

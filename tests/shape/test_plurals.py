@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 NOUNS = re.compile(

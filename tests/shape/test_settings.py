@@ -44,11 +44,11 @@ READERS = {
     "cli/target.py",  # which app a command works on
     "machines/run.py",  # the same, for a process that plays one execution
     "agents/providers.py",  # whether the provider's SDK will find a key there, and whose it is
-    "models/chat_completions/provider.py",  # the key of a provider, in a variable that the program names
+    "models/chat_completions.py",  # the key of a provider, in a variable that the program names
     "cli/agw.py",  # the key of a worker, in a variable that its option names
     "cli/resp.py",  # the shared key, likewise
     "cli/logs.py",  # whether the terminal shows colours
-    "kernel/drivers/sqlite_hints.py",  # where the system keeps sockets of a user
+    "kernel/drivers/sqlite_processes.py",  # where the system keeps sockets of a user
     "testing/databases.py",  # which server the tests use
     "facades/universal_agent/external.py",  # the token of a gateway, for programs that give none
     "facades/flatagents/environment.py",  # what the process that started this one says

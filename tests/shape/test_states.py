@@ -14,8 +14,7 @@ import pytest
 from holdfast.agents import states
 from holdfast.agents.states import LIVES
 from holdfast.kernel.migrate import migrations
-from holdfast.kernel.sql import Dialect, sources
-from holdfast.kernel.sql.dialects import masked, unmasked
+from holdfast.kernel.sql import Dialect, masked, sources, unmasked
 from holdfast.kernel.statements import GROUPS
 from holdfast.kernel.states import JOB, WORKER, Life, State, StateName, Verb
 from tests.shape.tree import SOURCE, modules, named, parsed, saying, statements

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.agents.runs.rescue import rescue
+from holdfast.agents.runs.end import rescue
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.states import TERMINAL
 from tests.simulation.audit import Audit, Violation

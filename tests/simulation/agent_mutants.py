@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from holdfast.agents.batches import steps
-from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.batches.records import BatchesSql
 from holdfast.agents.events.log import Changes
 from holdfast.agents.rows import RunEnd
 from holdfast.agents.runs import commit, turns

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from holdfast.brokers.hub import Hub, KeptLease, Key
-from holdfast.brokers.routes import Takes
+from holdfast.brokers.waiters import Takes
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import LeaseLost, Unavailable

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from holdfast import durations
+from holdfast.client.intake import Runtime
+from holdfast.client.jobs import Job
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, IdempotencyConflict, NotFound, Unavailable
-from holdfast.jobs import Job
 from holdfast.kernel.waiting import Taken, take_signal
-from holdfast.runtime import Runtime
 from holdfast.testing.virtual_time import VirtualLoop
 from tests.simulation.audit import Violation
 from tests.simulation.store import Store

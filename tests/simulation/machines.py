@@ -18,7 +18,7 @@ from holdfast.clock import Ports
 from holdfast.kernel import codec
 from holdfast.kernel.states import State
 from holdfast.machines import family
-from holdfast.machines.checkpoints import checkpoint_name
+from holdfast.machines.family import checkpoint_name
 from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.context import JobContext
 from tests.simulation.audit import UNKNOWN, Audit, Violation

@@ -12,8 +12,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from holdfast.kernel.claim import Look, looked_note, tell_look
 from holdfast.kernel.complete import complete, complete_and_settle
-from holdfast.kernel.crowd import Look, looked_note, tell_look
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.duties import LOOK, Cleaned, Marks, clean_up, remove_old
 from holdfast.kernel.families import settle

@@ -13,7 +13,7 @@ from holdfast.kernel import pools
 from holdfast.kernel.pools import Serves
 from holdfast.pools.keeper import Keeper, Kept
 from holdfast.pools.launchers import Exit, Place, StartedWorker
-from holdfast.pools.policy import WorkerPool
+from holdfast.pools.size import WorkerPool
 from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.worker import Worker
 from tests.simulation.audit import Violation

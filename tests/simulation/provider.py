@@ -18,8 +18,8 @@ from holdfast.models.facts import facts_for
 from holdfast.models.failures import ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import ScriptedTurn, call, calls, last_user_text, refuse, say, truncate, turns_since_user
-from holdfast.models.simulator.conversation import check_conversation
-from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.http import RequestRefused
+from holdfast.models.simulator.strict import check_conversation
 from holdfast.models.wire import count_tokens, to_events
 from tests.simulation.agent_audit import AgentAudit
 from tests.simulation.audit import Violation

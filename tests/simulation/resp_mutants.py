@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from holdfast.kernel.brokers import ClaimNotes
 from holdfast.kernel.database import Transaction
-from holdfast.resp.claims import ClaimAsk, Claimed, claim_asked, claim_at_once
-from holdfast.resp.deliveries import Popped
+from holdfast.resp.endings import Popped
 from holdfast.resp.jobs import Reporter, update
+from holdfast.resp.pops import ClaimAsk, Claimed, claim_asked, claim_at_once
 from holdfast.resp.workers import give_up_silent
 from tests.simulation.mutants import Mutant, replace
 from tests.simulation.world import World

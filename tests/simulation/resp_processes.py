@@ -16,14 +16,13 @@ from typing import Any, Final
 from holdfast import Holdfast
 from holdfast.agw.link import GatewayRefusal, Link
 from holdfast.app import core_of
+from holdfast.client.intake import Runtime
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
+from holdfast.resp.client import from_table
 from holdfast.resp.options import RespOptions
 from holdfast.resp.plans import kernel_id, public_id
-from holdfast.resp.principals import from_table
-from holdfast.resp.server import RespServer
-from holdfast.resp.upkeep import Upkeep
-from holdfast.runtime import Runtime
+from holdfast.resp.server import RespServer, Upkeep
 from holdfast.workers.lifeline import TaskLifeline
 from holdfast.workers.worker import Worker
 from tests.simulation.cluster import Machine, Process

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, Literal
 
 from holdfast.testing.virtual_time import VirtualLoop
-from holdfast.workers.attempt_log import log as attempts
+from holdfast.workers.telemetry import attempts_log as attempts
 from tests.simulation.agents import AgentWorld
 from tests.simulation.audit import Violation
 from tests.simulation.brokers import BrokerWorld

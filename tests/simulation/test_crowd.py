@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel import migrate
-from holdfast.kernel.claim import claim
-from holdfast.kernel.crowd import MOST_ROUTES, Look, looked_note, read_note, tell_look
+from holdfast.kernel.claim import MOST_ROUTES, Look, claim, looked_note, read_note, tell_look
 from holdfast.kernel.database import CROWD, Transaction
 from holdfast.kernel.duties import SCHEDULES
 from holdfast.kernel.enqueue import enqueue

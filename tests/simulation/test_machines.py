@@ -13,7 +13,7 @@ from holdfast.kernel import codec, waiting
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.leases import hold
 from holdfast.kernel.statements import WaitingSql
-from holdfast.machines import checkpoints, engine, family
+from holdfast.machines import engine, family
 from tests.simulation.run import Run, simulate
 
 SEEDS = max(1, int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "18")) * 2 // 3)
@@ -61,8 +61,8 @@ def _run_the_last_state_again(patch: pytest.MonkeyPatch) -> None:
             return place
         self._number -= 1
         for number in range(self._number):
-            stored = await self._ctx.ledger.find_step(checkpoints.checkpoint_name(number))
-            before = checkpoints.replayed(before, codec.decode(stored))
+            stored = await self._ctx.ledger.find_step(family.checkpoint_name(number))
+            before = family.replayed(before, codec.decode(stored))
         return before
 
     patch.setattr(engine.Playing, "_load", forgetful)

@@ -14,14 +14,14 @@ from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast import durations
-from holdfast.core import Core
+from holdfast.client.core import Core
+from holdfast.client.intake import Runtime
+from holdfast.client.jobs import JobFunction
+from holdfast.client.queues import Queue
 from holdfast.errors import LeaseLost
-from holdfast.jobs import JobFunction
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
-from holdfast.queues import Queue
-from holdfast.runtime import Runtime
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition, LaneLimits, Registry
 from holdfast.workers.signatures import Signature

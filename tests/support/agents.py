@@ -10,7 +10,7 @@ from holdfast import Holdfast
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.run import Run
 from holdfast.agents.runs.create import AgentName
-from holdfast.agents.values.runs import RunRecord
+from holdfast.agents.values import RunRecord
 from holdfast.app import core_of
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, ScriptedTurn, Step

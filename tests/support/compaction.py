@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from holdfast import Agent, Compaction, Holdfast, Session
-from holdfast.agents.compaction.compaction_rows import HistoryBlock
 from holdfast.agents.compaction.compactor import look
+from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.app import core_of
 from holdfast.models import Model, ModelFailure
 from holdfast.models.protocol import Answered, Request, Wire
 from holdfast.models.script import Script, call, say, think
 from holdfast.models.scripted import ScriptedModel
-from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.http import RequestRefused
 from holdfast.models.simulator.strict import check_request
 from holdfast.models.wire import KEY
 

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.agents.batches.gather import Gathering, add_requests, defer
 from holdfast.agents.batches.results import Collector, apply
+from holdfast.agents.batches.steps import Gathering, add_requests, defer
 from holdfast.agents.definition import AgentSpec, ToolSpec
-from holdfast.agents.people.inquiry_pages import list_inquiries
-from holdfast.agents.people.inquiry_rows import InquiryRow
+from holdfast.agents.people.records import InquiryRow
+from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.queries import list_calls
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs.commit import Answer, Spent

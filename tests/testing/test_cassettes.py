@@ -15,7 +15,7 @@ import pytest
 from holdfast import Agent, Compaction, Holdfast
 from holdfast.app import core_of
 from holdfast.errors import NotFound, UsageError
-from holdfast.models.cassettes import redacted
+from holdfast.models.script import redacted
 from holdfast.models.simulator import SimulatedProvider, simulator
 from holdfast.testing import Lab, Labs, Script, block, call, calls, ends, refuse, say, think
 from tests.support.commands import holdfast

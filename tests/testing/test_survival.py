@@ -12,8 +12,8 @@ from holdfast import Agent, Holdfast
 from holdfast.app import core_of
 from holdfast.models import Answered, Request
 from holdfast.testing import Lab, Labs, Script, call, calls, expect, say
+from holdfast.testing.agents import LabModel
 from holdfast.testing.bought import purchases, turn_of
-from holdfast.testing.model import LabModel
 
 SHOP = Script(
     expect(text="A1").call("find_order", number="A1"),

@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from holdfast import Holdfast, Job
-from holdfast.jobs import JobFunction
+from holdfast.client.jobs import JobFunction
 
 LEDGER = "insert into ledger (note) values ('written by the caller')"
 

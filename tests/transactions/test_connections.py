@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.errors import SchemaTooOld, StoreBusy
-from holdfast.jobs import JobFunction
-from holdfast.kernel.drivers.sqlite_hints import SqliteHints, runtime_folder, tell
+from holdfast.kernel.drivers.sqlite_processes import SqliteHints, runtime_folder, tell
 from tests.support.apps import MakeApp
 from tests.transactions.conftest import Query
 from tests.transactions.libraries import (

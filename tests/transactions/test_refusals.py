@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from holdfast import Holdfast, JobContext
+from holdfast.client.jobs import JobFunction
 from holdfast.errors import UsageError
-from holdfast.jobs import JobFunction
 from tests.transactions.libraries import Django, engine, file_connection, over
 
 POSTGRES = "postgresql://nobody@203.0.113.1:1/nothing"

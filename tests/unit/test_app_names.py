@@ -11,7 +11,7 @@ from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.models import Script, say
 from holdfast.settings import Settings
-from holdfast.values.page import cursor, place
+from holdfast.values import cursor, place
 from holdfast.workers.definitions import Registry
 from holdfast.workers.layer import Layer
 from holdfast.workers.slots import JOBS

@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.clock import Ports
-from holdfast.kernel.claim import heads
-from holdfast.kernel.crowd import Look, looked_note
+from holdfast.kernel.claim import Look, heads, looked_note
 from holdfast.kernel.rows import Route
 from holdfast.settings import Settings
-from holdfast.workers.claims import Claiming
-from holdfast.workers.served_routes import MOST_HOT, Routing
+from holdfast.workers.claims import MOST_HOT, Claiming, Routing
 
 JOBS, TOOLS = 1, 2  # a route of each line
 POLL = Settings().poll_interval.total_seconds()

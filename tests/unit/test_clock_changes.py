@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.kernel.schedules import last_tick
 
 CRONS = ["30 1 * * *", "10,50 1 * * *", "5,25,45 1 * * *", "45 0-3 * * *", "30 23 * * *", "*/30 * * * *", "* 3 * * *"]

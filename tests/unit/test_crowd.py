@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from holdfast.clock import Ports
-from holdfast.kernel.crowd import MOST_ROUTES, Look, looked_note, read_note
+from holdfast.kernel.claim import MOST_ROUTES, Look, looked_note, read_note
 from holdfast.kernel.hints import merged
 from holdfast.settings import Settings
-from holdfast.workers.crowd import Crowd
+from holdfast.workers.poll import Crowd
 
 SECOND = 1_000_000
 STORE = 1_800_000_000 * SECOND  # the store's time when ours is 0

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from holdfast.errors import StatementDrift
-from holdfast.kernel.sql.dialects import Dialect, spelled
+from holdfast.kernel.sql import Dialect, spelled
 
 FIELDS = {"items": ("id", "name")}
 

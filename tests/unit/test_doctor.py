@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 
 from holdfast.agents.doctor import judge_lanes
-from holdfast.agents.lane_rows import ClosedLane
+from holdfast.agents.rows import ClosedLane
 from holdfast.kernel.broker_rows import WorkerRow
-from holdfast.kernel.doctor import Work, judge_work
-from holdfast.kernel.doctor_database import Finding, judge_blockers, judge_file, judge_server
+from holdfast.kernel.doctor import Finding, Work, judge_blockers, judge_file, judge_server, judge_work
 from holdfast.kernel.drivers.facts import Blocker, FileFacts, Horizon, ServerFacts
 from holdfast.kernel.duties import DUTIES
 from holdfast.kernel.flow_rows import QueueRow, ScheduleRow
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import AheadOfClock, DutyRow
-from holdfast.kernel.watch_rows import Backlog, Misplaced, Symptoms
+from holdfast.kernel.rows import AheadOfClock, Backlog, DutyRow, Misplaced, Symptoms
 from holdfast.settings import Settings
 
 NOW = 1_800_000_000_000_000

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from holdfast.agents.people.schema_fit import misfit
+from holdfast.agents.runs.output import misfit
 
 
 class Line(BaseModel):

@@ -31,24 +31,32 @@ import pytest
 from starlette.requests import cookie_parser
 
 import holdfast
-from holdfast import crons, durations, rates
+from holdfast import durations
 from holdfast.agents.forks import comparison
-from holdfast.agents.runs.refused_content import ContentRefusal
-from holdfast.agents.runs.refused_results import to_replace
-from holdfast.agents.search import ids_from
+from holdfast.agents.overviews import ids_from
+from holdfast.agents.runs.end import ContentRefusal
+from holdfast.agents.runs.turns import to_replace
 from holdfast.cli.logs import TextLines
 from holdfast.cli.tables import Column, _wrapped, short_name
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.facades.universal_agent.protocol import read_client
 from holdfast.facades.universal_agent.workspaces import is_name
+from holdfast.http.app import quick_cookies
 from holdfast.http.pages import agents
-from holdfast.http.pages.forms import Form, _fields
-from holdfast.http.pages.links import is_below
-from holdfast.http.pages.markdown import IN_MESSAGE, ON_PAGE, Prose, as_html
-from holdfast.http.pages.pairs import pairs_of
-from holdfast.http.pages.rendering import error_lines, json_text, json_whole, prompt_line, shell_address
-from holdfast.http.security.browser import host_of, is_forged
-from holdfast.http.security.shield import quick_cookies
+from holdfast.http.pages.forms import Form, _fields, pairs_of
+from holdfast.http.pages.layout import is_below
+from holdfast.http.pages.rendering import (
+    IN_MESSAGE,
+    ON_PAGE,
+    Prose,
+    as_html,
+    error_lines,
+    json_text,
+    json_whole,
+    prompt_line,
+    shell_address,
+)
+from holdfast.http.security.checks import host_of, is_forged
 from holdfast.kernel import codec, failure_groups
 from holdfast.kernel.drivers import sqlite_file
 from holdfast.kernel.drivers.addresses import masked, without_password
@@ -59,15 +67,12 @@ from holdfast.machines.templates import BadTemplate, compile_template
 from holdfast.models.failures import refused
 from holdfast.models.schemas import accepted
 from holdfast.models.sse import DataLines, Lines
-from holdfast.problems import members, remedy_of
-from holdfast.redaction import Redactor
+from holdfast.resp.commands.keyspace import glob
 from holdfast.resp.frames import AFTER_AUTH, BadFrame, Frames
-from holdfast.resp.globs import glob
 from holdfast.resp.plan import read_plan
-from holdfast.shown_text import escaped_lines, shown, shown_lines
-from holdfast.tracebacks import traceback_of
+from holdfast.text import Redactor, escaped_lines, members, remedy_of, shown, shown_lines, traceback_of
 from holdfast.validation import did_you_mean
-from holdfast.values.page import place
+from holdfast.values import place
 
 SHORT, RATIO, SLACK = 2_000, 16, 4
 TAILS = ("", "1", '"', "}")
@@ -256,8 +261,11 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
     ),
     "a cookie": (cookie, ['a="\\', "\\1", '\\"', ";", "a=b;", '"']),
     "a duration": (durations.microseconds, ["1", "1.", "1h", "1.1", " ", "h"]),
-    "a rate": (rates.rate, ["1", "1/", "/s", " ", "1/s burst ", "burst"]),
-    "a cron expression": (lambda text: crons.next_tick(text, "UTC", 0), ["1,", "*/", "* ", "1-", "every 1", "1", "*"]),
+    "a rate": (durations.rate, ["1", "1/", "/s", " ", "1/s burst ", "burst"]),
+    "a cron expression": (
+        lambda text: durations.next_tick(text, "UTC", 0),
+        ["1,", "*/", "* ", "1-", "every 1", "1", "*"],
+    ),
     "an event of a stream": (in_pieces(DataLines().data), ["x", "data: {}\n", "\n", "data:", "\r"]),
     "a request of RESP": (
         frames,
@@ -359,10 +367,10 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
 ROOT = Path(holdfast.__file__).parent
 MEASURED = {
     "agents/forks/comparison.py": "the answers of two runs",
-    "agents/runs/call_ids.py": "an error of a provider",
-    "agents/runs/refused_content.py": "an error of a provider",
-    "agents/runs/refused_results.py": "an error of a provider",
-    "agents/search.py": "the beginning of an id",
+    "agents/runs/turns.py": "an error of a provider",
+    "agents/runs/end.py": "an error of a provider",
+    "agents/runs/turns.py": "an error of a provider",
+    "agents/overviews.py": "the beginning of an id",
     "agents/tools.py": "the beginning of an id",
     "cli/logs.py": "a record of a log",
     "cli/short_ids.py": "the beginning of an id",
@@ -371,12 +379,12 @@ MEASURED = {
     "facades/universal_agent/workspaces.py": "a name of a workspace",
     "http/live/live.py": "an event of a stream",
     "http/pages/agents.py": "two versions of an agent",
-    "http/security/texts.py": "JSON of a client",
+    "http/security/gate.py": "JSON of a client",
     "kernel/codec.py": "JSON that is stored",
     "kernel/drivers/addresses.py": "an address",
     "kernel/failure_groups.py": "a group of failures",
     "machines/documents.py": "YAML of a machine",
-    "machines/drawing/mermaid.py": "YAML of a machine",
+    "machines/drawing.py": "YAML of a machine",
     "machines/expressions.py": "a condition",
     "machines/load.py": "YAML of a machine",
     "models/batches.py": "an error of a provider",
@@ -385,11 +393,11 @@ MEASURED = {
     "problems.py": "what to do about an error",
     "rates.py": "a rate",
     "redaction.py": "redaction of a text",
-    "resp/commands/actions.py": "a plan and its input",
+    "resp/commands/plans.py": "a plan and its input",
     "resp/commands/leases.py": "a plan and its input",
-    "resp/globs.py": "a key and a pattern of keys",
+    "resp/commands/keyspace.py": "a key and a pattern of keys",
     "resp/plan.py": "a plan and its input",
-    "resp/principals.py": "a request of RESP",
+    "resp/client.py": "a request of RESP",
     "validation.py": "a misspelt name",
 }
 OWN = {
@@ -400,19 +408,19 @@ OWN = {
     "kernel/migrate.py": "migrations; and a schema, when a file is opened",
     "kernel/row_security.py": "our own SQL",
     "kernel/sql/__init__.py": "our own SQL",
-    "kernel/sql/dialects.py": "our own SQL",
-    "models/cassettes.py": "for tests",
-    "models/expectations.py": "for tests",
+    "kernel/sql/__init__.py": "our own SQL",
+    "models/script.py": "for tests",
+    "models/steps.py": "for tests",
     "models/facts.py": "names of models that the program has",
     "models/registry.py": "prefixes that the program has",
     "models/simulator/batch_exchange.py": "for tests",
-    "models/simulator/conversation.py": "for tests",
-    "models/simulator/rules.py": "for tests",
     "models/simulator/strict.py": "for tests",
-    "pools/kubernetes.py": "names that the program has",
+    "models/simulator/state.py": "for tests",
+    "models/simulator/strict.py": "for tests",
+    "cli/deploy.py": "names that the program has",
     "settings.py": "names of variables of the environment",
     "testing/bought.py": "for tests",
-    "testing/comparison.py": "for tests",
+    "testing/labs.py": "for tests",
 }
 _USES = re.compile(
     r"\bre\.(?:compile|sub|subn|split|match|search|fullmatch|findall|finditer)\(|"
@@ -485,8 +493,8 @@ NUMBERS: list[tuple[str, Callable[[str], object], str]] = [
     ("a text cut off", lambda text: Redactor().text(text), f'see {{"a": {{"b": -{DIGITS}, '),
     ("stored JSON", lambda text: Redactor().json(text), f"[{DIGITS}]"),
     ("JSON of a client", READERS["JSON of a client"][0], f"[{DIGITS}]"),
-    ("a rate", rates.rate, f"{DIGITS}/s"),
-    ("a burst", rates.rate, f"1/s burst {DIGITS}"),
+    ("a rate", durations.rate, f"{DIGITS}/s"),
+    ("a burst", durations.rate, f"1/s burst {DIGITS}"),
     ("a duration", durations.microseconds, f"{DIGITS}s"),
     ("a cron expression", READERS["a cron expression"][0], f"{DIGITS} * * * *"),
     ("an event of a stream", read_event, f'{{"type": "ping", "a": {DIGITS}}}'),

@@ -18,8 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, St
 
 from holdfast.errors import BadPayload, UsageError
 from holdfast.kernel import codec
-from holdfast.workers.json_mode import reads_alike
-from holdfast.workers.signatures import Signature
+from holdfast.workers.signatures import Signature, reads_alike
 
 
 class Colour(Enum):

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from holdfast.cli.logs import JsonLines, TextLines, WorkerName, is_colored
-from holdfast.shown_text import named
+from holdfast.text import named
 
 KEY = "sk-ant-api03-0123456789abcdef"
 

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.agents.runs.output import Output
+from holdfast.client.results import OutcomeName, Result, Usage
 from holdfast.errors import RunFailed
-from holdfast.results import OutcomeName, Result, Usage
 
 
 class Line(BaseModel):

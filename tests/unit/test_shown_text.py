@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.shown_text import escaped, escaped_lines, shown, shown_lines, shown_text, shown_value
+from holdfast.text import escaped, escaped_lines, shown, shown_lines, shown_text, shown_value
 
 KEY = "sk-ant-api03-0123456789abcdef"
 

@@ -21,7 +21,7 @@ from holdfast.cli.tables import (
     short_name,
     styled_lines,
 )
-from holdfast.values.times import moment
+from holdfast.values import moment
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000

@@ -6,19 +6,16 @@ import json
 
 import pytest
 
-from holdfast.agents.activity_rows import AgentActivity, OpenInquiries
-from holdfast.agents.lane_rows import ClosedLane
-from holdfast.agents.values.lanes import closed_lane_of
-from holdfast.cli.top import _as_dict, pressed
-from holdfast.cli.top.cells import ASCII, Cell, ansi, bar, clip, columns, fit, spark, text
-from holdfast.cli.top.frame import PANELS, FrameLook, frame, plain_frame
-from holdfast.cli.top.sample import StoreSample
+from holdfast.agents.listing_rows import AgentActivity, OpenInquiries
+from holdfast.agents.rows import ClosedLane
+from holdfast.agents.values import closed_lane_of
+from holdfast.cli.tables import ASCII, Cell, ansi, bar, clip, fit, spark, text, width_of
+from holdfast.cli.top import PANELS, FrameLook, StoreSample, _as_dict, frame, plain_frame, pressed
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.flow_rows import LaneRow, QueueRow
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.queues import CAP, QueueStats
-from holdfast.kernel.rows import DutyRow
-from holdfast.kernel.watch_rows import Change
+from holdfast.kernel.rows import Change, DutyRow
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -67,7 +64,7 @@ def shown(given: StoreSample, look: FrameLook) -> list[str]:
 def test_a_frame_fills_the_terminal_and_no_more(size: tuple[int, int]) -> None:
     lines = frame(sample(), FrameLook(*size))
     assert len(lines) == size[1]
-    assert all(sum(columns(span.text) for span in line) <= size[0] for line in lines)
+    assert all(sum(width_of(span.text) for span in line) <= size[0] for line in lines)
 
 
 def test_a_small_terminal_shows_something_of_everything() -> None:
@@ -144,7 +141,7 @@ def test_keys() -> None:
 def test_a_sparkline_is_as_high_as_its_highest() -> None:
     assert text(spark([0, 1, 2, 4, 8], 5)) == "▁▂▃▅█"
     assert text(spark([1, 2, 3], 2)) == "▆█", "the latest"
-    assert columns("".join(span.text for span in spark([5], 4))) == 4
+    assert width_of("".join(span.text for span in spark([5], 4))) == 4
     assert spark([1], 0) == []
     assert text(spark([0, 0], 2)) == "▁▁"
 
@@ -160,7 +157,7 @@ def test_text_is_fitted_by_columns_not_characters() -> None:
     assert fit("queue", 8) == "queue   "
     assert fit("queue", 8, right=True) == "   queue"
     assert fit("a long name", 6) == "a lon…"
-    assert columns(fit("画像処理", 5)) == 5
+    assert width_of(fit("画像処理", 5)) == 5
     assert fit("x", 0) == ""
     assert clip([Cell("abc"), Cell("def", "bad")], 4) == [Cell("abc"), Cell("d", "bad")]
     assert ansi([Cell("a"), Cell("b", "bad")]) == "a\x1b[1;31mb\x1b[0m"

@@ -11,7 +11,7 @@ import pytest
 from holdfast import durations
 from holdfast.errors import BadSetting, RunFailed
 from holdfast.kernel import codec
-from holdfast.tracebacks import LIMIT, traceback_of, with_traceback
+from holdfast.text import LIMIT, traceback_of, with_traceback
 
 MINE = "this is the line that the user wants to see"
 

@@ -15,12 +15,9 @@ import pytest
 
 import holdfast.agents.values
 import holdfast.values
+from holdfast.client.results import Usage
 from holdfast.errors import UsageError
-from holdfast.results import Usage
-from holdfast.values import Page, as_json
-from holdfast.values.page import cursor, page_of, part_of, place
-from holdfast.values.rows import Stored, value_of
-from holdfast.values.times import microseconds, moment
+from holdfast.values import Page, Stored, as_json, cursor, microseconds, moment, page_of, part_of, place, value_of
 
 AT = datetime(2026, 3, 1, 10, 2, 31, 412_999, tzinfo=UTC)
 

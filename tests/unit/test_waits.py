@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.agents.api.waits import HeldInterval, Interval, KnownInterval, WaitInterval, waits
+from holdfast.agents.api.waterfall import HeldInterval, Interval, KnownInterval, WaitInterval, waits
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

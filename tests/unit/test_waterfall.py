@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.agents.api.waterfall import Span
-from holdfast.http.pages.waterfall import MOST_ROWS, lay_out
-from holdfast.http.pages.waterfall_drawing import draw
+from holdfast.http.pages.waterfall import MOST_ROWS, draw, lay_out
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

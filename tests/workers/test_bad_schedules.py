@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.crons import next_tick
+from holdfast.durations import next_tick
 from holdfast.kernel.duties import SCHEDULES
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Sight

@@ -12,10 +12,8 @@ import pytest
 
 from holdfast import Holdfast, LeaseLost, Queue, Settings
 from holdfast.app import core_of
-from holdfast.brokers.broker import Broker
-from holdfast.brokers.lease import BrokerLease
-from holdfast.brokers.routes import Takes
-from holdfast.brokers.waiters import Waiter, Waiters
+from holdfast.brokers.broker import Broker, BrokerLease
+from holdfast.brokers.waiters import Takes, Waiter, Waiters
 from holdfast.errors import BadPayload, BadSetting, DuplicateWorker, RunFailed, UsageError
 from holdfast.kernel import workers
 from holdfast.kernel.leases import expire

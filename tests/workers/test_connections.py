@@ -17,13 +17,12 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.clock import Ports
 from holdfast.errors import SchemaTooOld, StoreBusy, StoreUnavailable
-from holdfast.jobs import JobFunction
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers import postgres_vacuum
-from holdfast.kernel.drivers.postgres import PostgresDatabase
-from holdfast.kernel.drivers.postgres_names import named, program
+from holdfast.kernel.drivers.postgres import PostgresDatabase, named, program
 from holdfast.kernel.drivers.postgres_pool import ConnectionPool
 from holdfast.kernel.queries import list_jobs
 from holdfast.workers.role import Role

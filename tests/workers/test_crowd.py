@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.clock import Ports
 from holdfast.kernel import duties
-from holdfast.kernel.crowd import tell_look
+from holdfast.kernel.claim import tell_look
 from holdfast.kernel.database import CROWD
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.workers import look, lose_workers

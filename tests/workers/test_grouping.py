@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Holdfast, Queue
 from holdfast.app import core_of
+from holdfast.client.intake import MOST_CALLS, MOST_TEXT, Grouping
 from holdfast.errors import StoreUnavailable
-from holdfast.group_commit import MOST_CALLS, MOST_TEXT, Grouping
 from holdfast.kernel.database import Database
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.routes import route_for

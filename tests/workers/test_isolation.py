@@ -20,9 +20,9 @@ import pytest
 
 from holdfast import Cancel, Discard, Holdfast, RunFailed, Snooze
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.durations import microseconds
 from holdfast.errors import UsageError
-from holdfast.jobs import JobFunction
 from holdfast.kernel.rows import Lease
 from holdfast.outcomes import Done, Fail, Outcome, Park, TryAgain
 from holdfast.workers.attempt import Attempts

@@ -14,8 +14,8 @@ from holdfast.app import core_of
 from holdfast.cli.introduction import ProcessNumber
 from holdfast.cli.worker import serve
 from holdfast.errors import StoreUnavailable
+from holdfast.resp.client import shared
 from holdfast.resp.options import RespOptions
-from holdfast.resp.principals import shared
 from holdfast.resp.server import RespServer
 from holdfast.workers.role import Role
 from tests.support.apps import eventually, settings_with

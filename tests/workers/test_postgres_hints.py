@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.client.jobs import JobFunction
 from holdfast.clock import Ports
-from holdfast.jobs import JobFunction
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.hints import Announcement

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.distribution import VERSION
-from holdfast.errors import DuplicateWorker
+from holdfast.errors import VERSION, DuplicateWorker
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.workers import lose_workers
 from holdfast.values.workers import WorkerRecord

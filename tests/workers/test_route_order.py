@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.app import core_of
+from holdfast.workers.claims import MOST_HOT
 from holdfast.workers.role import Role
-from holdfast.workers.served_routes import MOST_HOT
 from tests.support.apps import MakeApp
 
 

@@ -15,7 +15,7 @@ from holdfast import Holdfast, JobContext, Queue, RunFailed
 from holdfast.app import core_of
 from holdfast.clock import SystemClock
 from holdfast.kernel.leases import Beat
-from holdfast.values.times import moment
+from holdfast.values import moment
 from holdfast.workers.lifeline import Pulse, ThreadLifeline
 from holdfast.workers.worker import Worker
 from tests.support.apps import MakeApp, attempts, eventually, in_state, outcomes, working

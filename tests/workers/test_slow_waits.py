@@ -11,11 +11,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
+from holdfast.client.jobs import Job
+from holdfast.client.results import PATIENCE, SlowWaits
 from holdfast.clock import Ports, SystemClock
-from holdfast.jobs import Job
 from holdfast.models.script import say
 from holdfast.reasons import Gate, Reason
-from holdfast.slow_waits import PATIENCE, SlowWaits
 from tests.support.agents import scripted
 from tests.support.apps import MakeApp, eventually, working
 

@@ -6,30 +6,94 @@ afterwards breaks the chain, and `verify` names the first row that does not fit.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 from holdfast import validation
-from holdfast.access.audit_writer import AuditWriter
 from holdfast.access.principals import Principal, os_user
-from holdfast.access.rows import AuditHead, AuditRow
-from holdfast.access.statements import AuditSql
-from holdfast.changes import unnoted
-from holdfast.core import Core
+from holdfast.access.records import AuditHead, AuditRow, AuditSql
+from holdfast.client.core import Core
+from holdfast.client.handles import View
 from holdfast.errors import HoldfastError
-from holdfast.handles import View
 from holdfast.kernel import codec
+from holdfast.kernel.bounds import unbound
 from holdfast.kernel.database import Transaction, reading
+from holdfast.observe import unnoted
 from holdfast.validation import MOST
-from holdfast.values.page import Page, page_of, place
-from holdfast.values.rows import Stored, value_of
+from holdfast.values import Page, Stored, page_of, place, value_of
+
+# Rows of the audit that are written at the same time share a commit.
+#
+# Each row has a hash over the one before it, so they are written one after the other, and each waited for the commit
+# of
+# the one before. Now one write is under way; rows that come meanwhile travel together in the next. Who writes a row
+# still
+# waits until it is stored: an intent before anything is done, an outcome before it is told.
+
+
+AuditValues = Mapping[str, Any]
+Store = Callable[[Sequence[AuditValues]], Awaitable[Sequence[int]]]
+
+_TOGETHER = 200
+
+
+class AuditCall(NamedTuple):
+    row: AuditValues
+    number: asyncio.Future[int]
+
+
+class AuditWriter:
+    def __init__(self, store: Store) -> None:
+        """`store` writes rows in one transaction, and returns their numbers."""
+        self._store = store
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AuditCall]] = WeakKeyDictionary()
+        self._writing: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
+
+    async def write(self, row: AuditValues) -> int:
+        """Write a row; returns its number. A caller that is cancelled has written it nevertheless, or will have."""
+        loop = asyncio.get_running_loop()
+        call = AuditCall(row, loop.create_future())
+        self._waiting.setdefault(loop, []).append(call)
+        if loop not in self._writing:
+            with unbound():  # what a tenant does is written where tenants cannot read
+                self._writing[loop] = loop.create_task(self._write_all(loop))
+        return await call.number
+
+    async def _write_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while group := self._waiting[loop][:_TOGETHER]:
+                del self._waiting[loop][:_TOGETHER]
+                await self._write_some(group)
+        finally:
+            del self._writing[loop]
+            for call in self._waiting.pop(loop, ()):
+                call.number.cancel()  # the loop is being closed
+
+    async def _write_some(self, group: Sequence[AuditCall]) -> None:
+        try:
+            numbers = await self._store([call.row for call in group])
+        except Exception as problem:  # noqa: BLE001  the waiting callers must get the error, whatever it is
+            for call in group:
+                if not call.number.done():
+                    call.number.set_exception(problem)
+            return
+        finally:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                for call in group:
+                    call.number.cancel()
+        for call, number in zip(group, numbers, strict=True):
+            if not call.number.done():
+                call.number.set_result(number)
+
 
 Phase = Literal["intent", "outcome", "done"]
 _CAP = 64 * 1024
-_TOGETHER = 1_000
+_VERIFIED_TOGETHER = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +198,14 @@ class Audit(View):
         """Whether every row is as it was written, and none is missing."""
         seq, before = 0, ""
         while True:
-            rows = await self._ask(entries_after, seq, _TOGETHER)
+            rows = await self._ask(entries_after, seq, _VERIFIED_TOGETHER)
             for row in rows:
                 if row.seq != seq + 1:
                     return Verified(rows=seq, broken=seq + 1, problem=f"row {seq + 1} is missing")
                 if row.hash != chained(before, row):
                     return Verified(rows=seq, broken=row.seq, problem=f"row {row.seq} was changed")
                 seq, before = row.seq, row.hash
-            if len(rows) < _TOGETHER:
+            if len(rows) < _VERIFIED_TOGETHER:
                 break
         head = await self._ask(find_head)
         if (head.seq, head.hash) != (seq, before):

@@ -15,17 +15,15 @@ from typing import ClassVar, Literal, cast
 
 from holdfast import durations, validation
 from holdfast.access.principals import API, Principal, Role
-from holdfast.access.rows import TokenRow
-from holdfast.access.statements import LoginsSql, TokensSql
-from holdfast.changes import changing
+from holdfast.access.records import LoginsSql, TokenRow, TokensSql
+from holdfast.client.handles import View
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, UsageError
-from holdfast.handles import View
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import new_id
-from holdfast.values.page import Page, page_of, place
-from holdfast.values.rows import Stored, value_of
+from holdfast.observe import changing
+from holdfast.values import Page, Stored, page_of, place, value_of
 
 TokenState = Literal["live", "expired", "revoked"]
 PREFIX = "hft_"

@@ -12,13 +12,13 @@ from holdfast.agents.definition import AGENT_KIND, LAYER, TOOL_KIND, AgentSpec
 from holdfast.agents.keys import Keys
 from holdfast.agents.queries import current_definitions
 from holdfast.agents.rows import VersionRow
-from holdfast.agents.runs.needs import needs_of
-from holdfast.agents.slots import RUNS
+from holdfast.agents.runs.commit import needs_of
+from holdfast.agents.system_jobs import RUNS
 from holdfast.errors import NotUnderstood
 from holdfast.kernel.database import Database
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Route
-from holdfast.shown_text import shown
+from holdfast.text import shown
 from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.signatures import Signature
 

@@ -3,16 +3,193 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents.attachments import check_blocks, sendable
 from holdfast.errors import BadPayload, UsageError
 from holdfast.kernel import codec
+
+# Attachments: pictures and documents, and which of them a model can be sent at all.
+#
+# What a provider is known to refuse is refused before it is stored: a conversation is sent again with every turn, and
+# so
+# is what is wrong with it. The limits are those of the Messages API: pictures of four kinds and of 5 MB, documents as
+# PDF
+# or as plain text, and 32 MB for a whole request. The provider knows more, such as how many pixels a picture has;
+# what it
+# refuses then is the subject of `refused_content`.
+
+
+PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})  # those that models look at
+PDF = "application/pdf"
+_PICTURE_BYTES = 5 * 1024 * 1024  # of the picture itself, before it is written as base64
+_REQUEST_BYTES = 32 * 1024 * 1024  # of base64: nothing larger fits into a request
+_MEDIA = ("image", "document")
+
+
+def problem_of(block: Any) -> str | None:
+    """Why this block, or one inside it, cannot be sent to a model; None when nothing is known against it."""
+    return next((why for each in _inside(block) if (why := _problem(each)) is not None), None)
+
+
+def check_blocks(blocks: Iterable[dict[str, Any]]) -> None:
+    """`BadPayload` for the first of them that no provider would take."""
+    for block in blocks:
+        if (why := problem_of(block)) is not None:
+            raise BadPayload(why)
+
+
+def sendable(block: dict[str, Any]) -> dict[str, Any]:
+    """A block of a tool's result, or an error in its place: the tool has done its work, and is not run again."""
+    why = problem_of(block)
+    if why is None:
+        return block
+    return {"type": "text", "text": f"Error: the tool returned something that cannot be shown: {why}"}
+
+
+def carries_media(block: Any) -> bool:
+    """Whether there is a picture or a document in it."""
+    return any(each.get("type") in _MEDIA for each in _inside(block))
+
+
+def is_more_than_text(result: dict[str, Any]) -> bool:
+    """Whether a tool's result holds something beside words, which a provider may refuse for what it is."""
+    return any(each.get("type") != "text" for each in _inside(result) if each is not result)
+
+
+def _inside(block: Any) -> Iterator[dict[str, Any]]:
+    """A block, and those that it is made of: results of tools and documents have some."""
+    if not isinstance(block, dict):
+        return
+    yield block
+    source = block.get("source")
+    for content in (block.get("content"), source.get("content") if isinstance(source, dict) else None):
+        for each in content if isinstance(content, list) else ():
+            yield from _inside(each)
+
+
+def _problem(block: dict[str, Any]) -> str | None:
+    kind, source = block.get("type"), block.get("source")
+    if kind not in _MEDIA or not isinstance(source, dict):
+        return None
+    media_type, data = source.get("media_type"), source.get("data")
+    if not isinstance(media_type, str | None):
+        return f"the {kind}'s source.media_type is text, not {type(media_type).__name__}."
+    if kind == "document" and source.get("type") == "text":
+        return None if media_type == "text/plain" else f"a document of text is text/plain, not {media_type}."
+    if source.get("type") != "base64":
+        return None
+    if kind == "image" and media_type not in PICTURES:
+        return f"models accept {', '.join(sorted(PICTURES))}, not at {media_type}: convert the picture."
+    if kind == "document" and media_type != PDF:
+        return f"models accept PDF ({PDF}) and plain text, not {media_type}: convert the document, or send its text."
+    if not isinstance(data, str) or not data:
+        return f"the {kind} has no bytes: give them as base64 in source.data."
+    return _size_problem(kind, data)
+
+
+def _size_problem(kind: str, data: str) -> str | None:
+    try:
+        size = len(base64.b64decode(data, validate=True))
+    except binascii.Error:
+        return f"the {kind}'s source.data is not base64."
+    if kind == "image" and size > _PICTURE_BYTES:
+        return f"the picture has {size:,} bytes, and models accept {_PICTURE_BYTES:,} at most: make it smaller."
+    if len(data) > _REQUEST_BYTES:
+        return f"the {kind} has {size:,} bytes, which no request can hold: send part of it, or upload it as a file."
+    return None
+
+
+# References to files that the provider keeps, and what becomes of them when they expire. Pure.
+#
+# When a file expires is stored beside its block and never sent. From that moment on a sentence stands in its place,
+# so
+# what was sent before is no longer a prefix of what is sent: the history has another fingerprint.
+
+
+def present(block: dict[str, Any], now: int) -> dict[str, Any]:
+    """A stored block as it is sent at this time, in microseconds UTC."""
+    if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+        return {**block, "content": [present(each, now) for each in block["content"]]}
+    if EXPIRES not in block:
+        return block
+    if block[EXPIRES] <= now:
+        return {"type": "text", "text": f"[The file {_id(block)} has expired: it can no longer be read.]"}
+    return {name: value for name, value in block.items() if name != EXPIRES}
+
+
+def expired(blocks: Iterable[dict[str, Any]], now: int) -> list[str]:
+    """The files among these that have expired, each once, in the order of their ids."""
+    return sorted({_id(block) for block in _references(blocks) if block[EXPIRES] <= now})
+
+
+def expired_in(bodies: Sequence[str], now: int) -> list[str]:
+    """The same of stored blocks; most have nothing to do with files, and are not read for that."""
+    return expired((codec.decode(body) for body in bodies if EXPIRES in body), now)
+
+
+def check_fresh(blocks: Iterable[dict[str, Any]], now: int) -> None:
+    """`BadPayload` when a prompt refers to a file that has expired."""
+    for block in _references(blocks):
+        if block[EXPIRES] <= now:
+            when = datetime.fromtimestamp(block[EXPIRES] / 1e6, UTC)
+            raise BadPayload(f"file {_id(block)} expired at {when:%Y-%m-%d %H:%M:%S} UTC: upload it again.")
+
+
+def _references(blocks: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    for block in blocks:
+        if EXPIRES in block:
+            yield block
+        elif block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+            yield from _references(block["content"])
+
+
+def _id(block: dict[str, Any]) -> str:
+    return str(block["source"].get("file_id", ""))
+
+
+# An estimate of how many tokens something is, without asking anybody. Pure, and only ever an estimate.
+
+
+_BYTES_PER_TOKEN = 4  # of text in many languages, counted in UTF-8
+_IMAGE = 1_600  # tokens of a picture, which the provider shrinks to a common size
+_DOCUMENT_BYTES_PER_TOKEN = 40  # of a PDF: its pages are read as text and as pictures
+
+
+def estimate(value: Any) -> int:
+    """Tokens of a block, of tools, or of any other JSON that is sent."""
+    size, media = _measure(value)
+    return -(-size // _BYTES_PER_TOKEN) + media
+
+
+def _measure(value: Any) -> tuple[int, int]:
+    """Bytes of text, and tokens of what is not text."""
+    if isinstance(value, str):
+        return (len(value) if value.isascii() else len(value.encode(errors="replace"))), 0
+    if isinstance(value, list | tuple):
+        return _sum([_measure(item) for item in value], len(value))
+    if isinstance(value, dict):
+        data = value.get("data")
+        if value.get("type") == "base64" and isinstance(data, str):
+            return 0, _media(str(value.get("media_type", "")), len(data) * 3 // 4)
+        if value.get("type") == "image" and isinstance(value.get("source"), dict) and "data" not in value["source"]:
+            return 0, _IMAGE
+        return _sum([_measure(item) for item in value.values()], sum(len(str(key)) + 6 for key in value))
+    return len(str(value)), 0
+
+
+def _sum(parts: list[tuple[int, int]], more: int) -> tuple[int, int]:
+    return sum(size for size, _ in parts) + more, sum(media for _, media in parts)
+
+
+def _media(kind: str, size: int) -> int:
+    return _IMAGE if kind.startswith("image/") else max(_IMAGE, size // _DOCUMENT_BYTES_PER_TOKEN)
+
 
 EXPIRES = "holdfast_expires_at"
 """Beside a reference to a file: when it expires, in microseconds UTC. `file_references.present` removes it."""

@@ -7,34 +7,113 @@ reads their streams. Handles and lists hold it; it knows none of them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast.agents import lanes, queries
 from holdfast.agents.adoption import ServedAgents
+from holdfast.agents.batches import steps
 from holdfast.agents.batches.job import BatchJobs
+from holdfast.agents.batches.steps import prune_batches
 from holdfast.agents.compaction.automatic import compact_definition
 from holdfast.agents.compaction.compactor import Compactor
 from holdfast.agents.definition import AGENT_KIND, ToolSpec
 from holdfast.agents.events.reader import Streams
 from holdfast.agents.keys import Keys
-from holdfast.agents.layer import AgentLayer
+from holdfast.agents.money.budgets import give_up_lapsed
+from holdfast.agents.money.records import BudgetsSql
 from holdfast.agents.people.people import People
 from holdfast.agents.providers import NO_KEY, ModelBook
+from holdfast.agents.retention import cleanup as retaining
+from holdfast.agents.runs import end
 from holdfast.agents.runs.create import AgentName
+from holdfast.agents.runs.end import AgentJobs
 from holdfast.agents.runs.loop import RunLoop
 from holdfast.agents.runs.output import Output
 from holdfast.agents.runs.why import why
-from holdfast.agents.slots import BATCHED
-from holdfast.agents.system_jobs import BATCH, system_definition
+from holdfast.agents.statements import EventsSql, InboxSql
+from holdfast.agents.system_jobs import BATCH, BATCHED, RUNS, TOOLS, system_definition
 from holdfast.agents.tenant_policy import TenantPolicy, Uses
 from holdfast.agents.toolbox import Preparing, Toolbox
+from holdfast.client.core import Core
+from holdfast.client.intake import Runtime
 from holdfast.clock import Ports
-from holdfast.core import Core
+from holdfast.durations import microseconds
 from holdfast.errors import UsageError
-from holdfast.kernel.database import Operation
+from holdfast.kernel.database import Database, Operation, Transaction
+from holdfast.kernel.rows import Route
 from holdfast.reasons import Reason
-from holdfast.runtime import Runtime
 from holdfast.settings import Settings
+from holdfast.workers.layer import Chore, Layer
+
+# Leftovers: what agents leave behind in the store and nobody will ask for again.
+
+
+_USES_US = 400 * 86_400_000_000  # how long what was spent in a period is kept
+
+
+async def prune(tx: Transaction, settings: Settings) -> int:
+    """Forget batches that ended long ago, messages and readers of old, and what was spent in periods long over."""
+    age_us = microseconds(settings.batch_retention)
+    pruned = await prune_batches(tx, age_us)
+    await give_up_lapsed(tx)
+    await tx.run(BudgetsSql.prune_uses, age_us=_USES_US)
+    await tx.run(InboxSql.prune_steers, age_us=age_us)
+    await tx.run(EventsSql.prune_readers)
+    return pruned
+
+
+CHORE = Chore(lambda settings: settings.cleanup_interval, prune)
+
+
+# The layer of agents: everything that workers do for agents, in one place. See `workers.layer`.
+
+
+class AgentLayer(AgentJobs, Layer):
+    """Agents, as workers know them."""
+
+    slots = (RUNS, BATCHED, TOOLS)
+
+    def __init__(
+        self,
+        keys: Keys,
+        serving: ServedAgents,
+        *,
+        announced: Callable[[], str],
+        notify: Callable[[], bool],
+        output_cap: Callable[[], int],
+    ) -> None:
+        super().__init__(announced, notify, output_cap)
+        self._keys = keys
+        self._serving = serving
+        self.chores: Sequence[Chore] = (
+            end.CHORE,
+            CHORE,
+            steps.CHORE,
+            lanes.chore(),
+            retaining.CHORE,
+            *queries.CHORES,
+        )
+        self.hints: Mapping[str, Callable[[str], None]] = {"run": _left_to_readers}
+        self.preparing: list[Callable[[Transaction], Awaitable[Any]]] = []  # each in a transaction of its own
+
+    async def prepare(self, database: Database) -> None:
+        for operation in self.preparing:
+            await database.transact(operation)
+
+    async def adopt(self, database: Database, routes: Sequence[Route]) -> None:
+        await self._serving.adopt(database, routes)
+
+    def withheld(self) -> Mapping[str, str]:
+        return self._keys.withheld()
+
+    async def started(self, capabilities: Collection[str]) -> None:
+        await self._keys.attend(capabilities)
+
+
+def _left_to_readers(runs: str) -> None:
+    """Something happened to these runs. Readers of their events listen for themselves; a worker has nothing to do."""
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

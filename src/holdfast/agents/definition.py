@@ -7,16 +7,45 @@ and a run keeps what it started with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
 from holdfast import durations, validation
-from holdfast.agents.stored_form import as_stored
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
-from holdfast.kernel import codec, stored_json
+from holdfast.kernel import codec
 from holdfast.models.schemas import accepted
 from holdfast.workers.role import SYSTEM_KIND
+
+# The stored form: definitions and limits as they are stored, in a way that the next release does not change.
+#
+# Release 0.1.0 writes all fields. A later release marks each field that it adds with `LATER`, and such a field is
+# written
+# only where it says something. So a program that uses nothing new makes no new version of its agents when it is
+# upgraded,
+# and the two releases of a deploy do not take turns in writing versions.
+
+
+LATER: Mapping[str, bool] = {"later": True}  # the metadata of a field that is younger than 0.1.0
+
+
+def as_stored(record: Any) -> dict[str, Any]:
+    """A definition, or a part of one, as it is stored."""
+    values = [(each, getattr(record, each.name)) for each in fields(record)]
+    return {
+        each.name: _value(value) for each, value in values if "later" not in each.metadata or value != _default_of(each)
+    }
+
+
+def _value(value: Any) -> Any:
+    if is_dataclass(value):
+        return as_stored(value)
+    return [_value(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _default_of(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
 
 Effect = Literal["read", "idempotent", "once"]
 Mode = Literal["streaming", "batch"]
@@ -194,7 +223,7 @@ class AgentSpec:
         """A version as it is stored; `NotUnderstood` when a newer release wrote what this one cannot do."""
         fields: Any = codec.decode(text)
         name = fields.get("name") if isinstance(fields, dict) else None
-        return stored_json.read(cls, fields, what=f"the definition of agent {name!r}")
+        return codec.read(cls, fields, what=f"the definition of agent {name!r}")
 
     @classmethod
     def from_values(cls, name: str, *, tools: Sequence[ToolSpec] = (), **fields: Any) -> AgentSpec:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from holdfast.agents.lane_rows import ClosedLane
 from holdfast.agents.lanes import list_lanes
 from holdfast.agents.queries import wrong_totals
-from holdfast.core import Core
+from holdfast.agents.rows import ClosedLane
+from holdfast.client.core import Core
 from holdfast.errors import HoldfastError
 from holdfast.kernel.database import Database
-from holdfast.kernel.doctor import examine
-from holdfast.kernel.doctor_database import Finding
+from holdfast.kernel.doctor import Finding, examine
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.queues import CAP
-from holdfast.shown_text import shell_word
+from holdfast.text import shell_word
 
 
 async def examine_app(app: Core) -> list[Finding]:

@@ -10,25 +10,87 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.events.log import Changes
+from holdfast.agents.forks.past import Policy, policy_of
+from holdfast.agents.money.budgets import above
+from holdfast.agents.money.limits import limits_of, stored_limits
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow, RunRow, WindowBlock
 from holdfast.agents.runs import turns
 from holdfast.agents.runs.commit import Answer, Conclusion, Decision
 from holdfast.agents.runs.history import server_tool_is_open
-from holdfast.agents.runs.playable import understood
 from holdfast.agents.runs.turns import Committed, Play
 from holdfast.agents.statements import FallbacksSql, RunsSql
+from holdfast.agents.states import RUN
 from holdfast.durations import microseconds, show
+from holdfast.errors import NotUnderstood
 from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.waiting import store_step
 from holdfast.models import ModelFailure
+from holdfast.outcomes import Snooze
 from holdfast.reasons import Gate, Reason
 from holdfast.workers.ledger import Ledger
+
+# Playable: whether this worker can play a run, asked before the run costs anything.
+#
+# What a newer release wrote may be more than this one can do. A run that was enqueued before its route named its
+# needs
+# may be claimed by a worker that lacks one of them. Such a run is put off, never failed.
+
+
+_PAUSE = "30s"
+
+
+def check_played_here(run: LoadedRun, spec: AgentSpec, has: Callable[[str], bool]) -> None:
+    """Raise `NotUnderstood`, or a `Snooze` when the code of an `approve=` is missing.
+
+    `has` says whether the tool of this name is here.
+    """
+    options = codec.decode(run.options)
+    if not isinstance(options, dict) or not isinstance(options.get("fork") or {}, dict):
+        raise NotUnderstood(f"the options of run {run.id}", f"they are {codec.clip(run.options, 60)}")
+    policy = policy_of(run)
+    if run.state not in RUN.names:
+        raise NotUnderstood(f"the state of run {run.id}", f"it is {run.state!r}")
+    if policy not in get_args(Policy):
+        raise NotUnderstood(f"how run {run.id} was forked", f"its tools are to be {policy!r}")
+    limits_of(run, spec)
+    for _, limits in above(options, run.root):
+        stored_limits(run, limits)
+    missing = [] if policy == "replayed" else lacking(spec, has)
+    if missing:
+        names = ", ".join(missing)
+        raise Snooze(
+            _PAUSE, f"the worker that claimed it lacks tool {names}, whose approve= says what a person approves"
+        )
+
+
+def understood(definition: str, options: str) -> tuple[AgentSpec, dict[str, Any]] | None:
+    """The agent and the options of a run; None where a newer release wrote more than this one can read."""
+    given = codec.decode(options)
+    try:
+        return (AgentSpec.parse(definition), given) if isinstance(given, dict) else None
+    except NotUnderstood:
+        return None
+
+
+def lacking(spec: AgentSpec, has: Callable[[str], bool]) -> Sequence[str]:
+    """The tools whose approve= has to be asked, and which are not here."""
+    return sorted(tool.name for tool in spec.tools if tool.approve and not tool.person and not has(tool.name))
+
+
+def is_played_here(run: LoadedRun, parse: Callable[[str], AgentSpec], has: Callable[[str], bool]) -> bool:
+    """Whether what follows from an answer to this run can be decided here."""
+    try:
+        check_played_here(run, parse(run.definition), has)
+    except (NotUnderstood, Snooze):
+        return False
+    return True
+
 
 Final = Callable[[FailedTurn], bool]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from holdfast.agents.batches.mode import limit_left
 from holdfast.agents.compaction.automatic import COMPACT
 from holdfast.agents.definition import AGENT_KIND, AgentSpec
+from holdfast.agents.fallback import understood
 from holdfast.agents.money.limits import limits_of
 from holdfast.agents.providers import ModelBook
 from holdfast.agents.rows import LoadedRun, RunRow
-from holdfast.agents.runs.playable import understood
 from holdfast.agents.statements import RunsSql
 from holdfast.agents.system_jobs import BATCH
 from holdfast.kernel import codec

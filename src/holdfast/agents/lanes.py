@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from holdfast.agents.lane_rows import ClosedLane
-from holdfast.agents.rows import ProviderLaneRow
+from holdfast.agents.rows import ClosedLane, ProviderLaneRow
 from holdfast.agents.statements import ProvidersSql
 from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction, reading
@@ -28,7 +27,7 @@ from holdfast.models import Answered, ModelFailure
 from holdfast.outcomes import Cancel, Outcome, Settled, Snooze
 from holdfast.reasons import Gate, Reason, time_text
 from holdfast.settings import Settings
-from holdfast.shown_text import shell_word
+from holdfast.text import shell_word
 from holdfast.workers.layer import Chore
 
 TOGETHER = 500  # woken by one transaction, when a person opens a lane

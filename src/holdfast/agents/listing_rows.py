@@ -79,3 +79,58 @@ class CallPlace(NamedTuple):
 
 class SessionId(NamedTuple):
     session: str
+
+
+# Rows of glances: what is looked at, and how much of it is open.
+
+
+class TurnOfRun(NamedTuple):
+    run: str
+    turn: int
+
+
+class RunOfSession(NamedTuple):
+    id: str
+    session: str
+
+
+class OpenBelow(NamedTuple):
+    """How many runs and calls have not ended."""
+
+    runs: int
+    calls: int
+
+
+# Rows that say what agents do now, and did in the last minute.
+
+
+class AgentActivity(NamedTuple):
+    """An agent: its open runs, those of them that wait for a person, and what it did in the last minute."""
+
+    agent: str
+    open: int
+    asking: int
+    ended: int
+    failed: int
+    turns: int
+    cost_nano: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_read_tokens: int = 0
+
+
+class OpenInquiries(NamedTuple):
+    """How many inquiries wait for a person, and since when."""
+
+    n: int = 0
+    oldest_at: int | None = None
+
+
+class TurnLatencies(NamedTuple):
+    """How long the last turns of a model took, in microseconds."""
+
+    model: str
+    p50: int
+    p95: int
+    p99: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
 
-from holdfast.agents.compaction.compaction_rows import CompactionRow
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.compaction.records import CompactionRow, CompactionsSql
 from holdfast.agents.listing_rows import TenantName
-from holdfast.agents.retention.totals import keep_used
+from holdfast.agents.retention.records import Total, TotalsSql
 from holdfast.agents.rows import (
     AgentRow,
     CallRow,
@@ -26,6 +26,7 @@ from holdfast.agents.runs.create import AgentName, session_named
 from holdfast.agents.statements import (
     AgentsSql,
     CallsSql,
+    EndingsSql,
     EventsSql,
     IdsSql,
     LookingSql,
@@ -33,14 +34,21 @@ from holdfast.agents.statements import (
     SessionListsSql,
     SessionsSql,
 )
-from holdfast.agents.values.runs import Turn, turn_of
+from holdfast.agents.values import Turn, turn_of
 from holdfast.errors import NotFound, UsageError
-from holdfast.kernel import codec, retention
+from holdfast.kernel import codec, retention, tally
 from holdfast.kernel import workers as registered
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.failure_groups import delete_failures
+from holdfast.kernel.queries import now
 from holdfast.kernel.rows import Beside
+from holdfast.kernel.sql import Many, One
 from holdfast.kernel.states import WorkerState
+from holdfast.kernel.tally import ERASED, SecondWalk
+from holdfast.kernel.tally_rows import At, Finished, Tally
+from holdfast.settings import Settings
 from holdfast.validation import MOST
+from holdfast.workers.layer import Chore
 
 LAST = 2**62
 AFTER_ALL = "\U0010ffff"
@@ -317,3 +325,118 @@ async def servers_of(tx: Transaction, capabilities: Collection[str], absent: Col
 async def ids_beside(tx: Transaction, noun: str, ids: Sequence[str]) -> list[Beside]:
     """The ids of that noun before and after each of these, in the order of ids."""
     return await tx.many(_BESIDE[noun], ids=ids)
+
+
+# Runs, turns and tool calls in the tally. See `kernel.tally`.
+#
+# What a session used is read from its rows while it is there. So a session that is removed is counted first, as far
+# as no
+# chore has done that, and so are its compactions, which no chore counts.
+
+
+RUNS, TURNS, CALLS, COMPACTIONS = "runs", "turns", "calls", "compactions"
+
+
+class Walk(NamedTuple):
+    """How to read what has ended of a subject: where a step ends, what is in it, in a session, and by hours."""
+
+    upto: One[At]
+    ended: Many[Finished]
+    within: Many[Finished]
+    again: Many[Tally]
+
+
+WALKS: Mapping[str, Walk] = {
+    RUNS: Walk(EndingsSql.runs_upto, EndingsSql.ended_runs, EndingsSql.runs_in, EndingsSql.runs_again),
+    TURNS: Walk(EndingsSql.turns_upto, EndingsSql.ended_turns, EndingsSql.turns_in, EndingsSql.turns_again),
+    CALLS: Walk(EndingsSql.calls_upto, EndingsSql.ended_calls, EndingsSql.calls_in, EndingsSql.calls_again),
+}
+
+
+async def count(tx: Transaction, settings: Settings) -> bool:
+    """Count some of what has ended; True when there may be more."""
+    more = await tally.tally_jobs(tx)
+    for subject in sorted(WALKS):  # in the order in which `count_removed` holds the marks
+        more = await _count(tx, subject) or more
+    return more
+
+
+async def _count(tx: Transaction, subject: str, look: int = tally.LOOK) -> bool:
+    walk = WALKS[subject]
+    moment = await now(tx)
+    before = tally.settled(moment)
+    seen = await tally.find_mark(tx, subject)
+    if await tx.one(walk.upto, after=seen, before=before, skipped=0) is None:
+        return False
+    mark = await tally.hold_mark(tx, subject)
+    last = await tx.one(walk.upto, after=mark, before=before, skipped=look - 1)
+    upto = before - 1 if last is None else last.at
+    await tally.add(tx, subject, await tx.many(walk.ended, after=mark, upto=upto), moment)
+    await tally.move_mark(tx, subject, upto)
+    return last is not None
+
+
+async def count_removed(tx: Transaction, session: str, tenant: str) -> None:
+    """Count what nobody has counted of a session, in the transaction that removes it."""
+    moment = await now(tx)
+    for subject, walk in sorted(WALKS.items()):
+        mark = await tally.hold_mark(tx, subject)
+        second = await tally.hold_mark(tx, tally.AGAIN + subject)
+        await tally.add_removed(tx, subject, await tx.many(walk.within, session=session, after=second), {"": mark})
+    made = await tx.many(EndingsSql.compactions_in, session=session, tenant=tenant)
+    await tally.add(tx, COMPACTIONS, made, moment)
+
+
+async def make_nameless(tx: Transaction, tenant: str) -> bool:
+    """Leave no agent's name in what is counted of a tenant, and none of its failures; True when there is more."""
+    await delete_failures(tx, tenant)
+    for subject in WALKS:
+        await tally.forget_again(tx, subject, tenant)
+    return any([await tally.make_nameless(tx, subject, tenant) for subject in (*WALKS, COMPACTIONS)])
+
+
+async def count_again(tx: Transaction, settings: Settings) -> bool:
+    """Count some of the hours that are over again; True when there may be more."""
+    if await tally.count_jobs_again(tx):
+        return True
+    for subject, walk in sorted(WALKS.items()):
+        second = SecondWalk(subject, walk.upto, walk.again)
+        if await tally.is_left(tx, second):
+            return await tally.count_again(tx, second) is not None
+    return False
+
+
+async def forget(tx: Transaction, settings: Settings) -> bool:
+    return await tally.forget_old(tx)
+
+
+CHORES = (
+    Chore(lambda settings: timedelta(minutes=1), count),
+    Chore(lambda settings: timedelta(minutes=1), count_again),
+    Chore(lambda settings: timedelta(minutes=10), forget),
+)
+
+
+# Totals: what was used and paid for by what is not there any more, so that sums stay what they were.
+
+
+_PAGE = 500
+
+
+async def keep_used(tx: Transaction, session: str, tenant: str) -> None:
+    """Add what a session has used to the totals, in the transaction that removes it."""
+    await tx.run(TotalsSql.keep_turns, session=session)
+    await tx.run(TotalsSql.keep_compactions, session=session, tenant=tenant)
+    await tx.run(TotalsSql.forget_trees_in, session=session)
+    await count_removed(tx, session, tenant)
+
+
+async def make_totals_nameless(tx: Transaction, tenant: str) -> bool:
+    """Leave no name of an agent in the totals of a tenant; True when there are more."""
+    found: list[Total] = await tx.many(TotalsSql.totals_of, tenant=tenant, erased=ERASED, limit=_PAGE)
+    for row in found:
+        where = {"day": row.day, "tenant": tenant, "agent": row.agent, "model": row.model, "mode": row.mode}
+        await tx.run(TotalsSql.delete_total, **where)
+        await tx.run(TotalsSql.add_total, **{**row._asdict(), "agent": ERASED})
+    more = await make_nameless(tx, tenant)
+    return more or len(found) == _PAGE

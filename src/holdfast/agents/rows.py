@@ -498,3 +498,136 @@ class ProviderLaneRow(NamedTuple):
     reason: str
     updated_at: int
     now: int
+
+
+# Rows about content: calls in what was said, results that a provider refuses, messages that are retired.
+
+
+class UseId(NamedTuple):
+    id: str
+
+
+class TurnError(NamedTuple):
+    error: str | None
+
+
+class Unaccepted(NamedTuple):
+    """A message that no answer has followed."""
+
+    id: str
+    ordinal: int
+    kind: str
+    run: str
+    turn: int
+
+
+class FoundMessage(NamedTuple):
+    id: str
+    ordinal: int
+    branch: str
+    run: str
+    kind: str
+    made_by: str | None
+
+
+class RunId(NamedTuple):
+    id: str
+
+
+class RetiredMessage(NamedTuple):
+    id: str
+    ordinal: int
+    made_by: str | None  # the compaction that wrote it
+
+
+# Rows about tools that workers have declared, and about calls of tools that have ended.
+
+
+class ToolRow(NamedTuple):
+    """A tool as a worker that has its code declared it."""
+
+    name: str
+    definition: str
+    digest: str
+
+
+class ClosedCall(NamedTuple):
+    """A call whose job has ended. `unusual`: what it returned is not a text, or is a very long one."""
+
+    id: str
+    run: str
+    turn: int
+    name: str
+    state: str
+    unusual: int
+
+
+class CallOutput(NamedTuple):
+    """What a call returned."""
+
+    id: str
+    output: str
+
+
+# Rows about what comes for a run that is under way.
+
+
+class Steer(NamedTuple):
+    id: str
+    run: str
+    body: str  # the blocks of a user message
+
+
+class Mail(NamedTuple):
+    interrupted: str | None
+    steered: int
+
+
+class MailOf(NamedTuple):
+    run: str
+    interrupted: str | None
+    steered: int
+
+
+class Interrupted(NamedTuple):
+    id: str
+    interrupted: int
+
+
+class CurrentRun(NamedTuple):
+    """A run that has not ended, and what its job does."""
+
+    id: str
+    job: int
+    session: str
+    branch: str
+    ordinal: int
+    agent_name: str
+    state: str
+    prompted: int
+    turns: int
+    parent: str | None
+    input: str
+    job_state: str
+    channel: str | None
+    agent: str
+
+
+# Rows about providers that fail: lanes that are closed, and calls that failed.
+
+
+class ClosedLane(NamedTuple):
+    """A lane to a provider that is closed: until a time, or, `person`, until somebody opens it."""
+
+    name: str
+    closed_until: int | None
+    person: int
+    reason: str
+    updated_at: int  # when it was closed
+    now: int
+    waiting: int  # how many wait behind it; 10,001 stands for more than 10,000
+
+
+class LastFailure(NamedTuple):
+    error: str | None
+    now: int

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from holdfast.agents.activity_rows import AgentActivity, OpenInquiries, TurnLatencies
-from holdfast.agents.batches import statements as batches
-from holdfast.agents.capsules import statements as capsules
-from holdfast.agents.compaction import statements as compaction
-from holdfast.agents.content_rows import FoundMessage, RetiredMessage, RunId, TurnError, Unaccepted, UseId
-from holdfast.agents.forks import statements as forks
-from holdfast.agents.glance_rows import OpenBelow, RunOfSession, TurnOfRun
-from holdfast.agents.inbox_rows import CurrentRun, Interrupted, Mail, MailOf, Steer
-from holdfast.agents.lane_rows import ClosedLane, LastFailure
+from holdfast.agents.batches import records as batches
+from holdfast.agents.capsules import records as capsules
+from holdfast.agents.compaction import records as compaction
+from holdfast.agents.forks import records as forks
 from holdfast.agents.listing_rows import (
+    AgentActivity,
     AskedRow,
     CallPlace,
     EndedAt,
     FailedRun,
     HeldStretch,
     JobOf,
+    OpenBelow,
+    OpenInquiries,
+    RunOfSession,
     RunPlace,
     RunsHad,
     SessionId,
     SessionMetadata,
     TenantName,
+    TurnLatencies,
+    TurnOfRun,
 )
-from holdfast.agents.money import statements as money
-from holdfast.agents.people import statements as people
-from holdfast.agents.retention import statements as retention
+from holdfast.agents.money import records as money
+from holdfast.agents.people import records as people
+from holdfast.agents.retention import records as retention
 from holdfast.agents.rows import (
     AgentRow,
     AheadRun,
@@ -34,14 +35,23 @@ from holdfast.agents.rows import (
     BlobHash,
     BlockRow,
     CallId,
+    CallOutput,
     CallRow,
+    ClosedCall,
+    ClosedLane,
     CurrentAgent,
+    CurrentRun,
     Cursor,
     EndedTurn,
     EventRow,
     FailedTurn,
     FinishedRun,
+    FoundMessage,
+    Interrupted,
+    LastFailure,
     LoadedRun,
+    Mail,
+    MailOf,
     MessageRow,
     NewBlock,
     NewCall,
@@ -54,25 +64,30 @@ from holdfast.agents.rows import (
     ReaderFlag,
     ReadyRun,
     Requested,
+    RetiredMessage,
     RowCount,
     RunEnd,
+    RunId,
     RunRow,
     SessionRow,
     SharedVersion,
     Speaking,
+    Steer,
+    ToolRow,
     TopicRow,
     TurnAttempt,
+    TurnError,
     TurnKey,
     TurnRow,
+    Unaccepted,
     UsageBelow,
     UsageRow,
+    UseId,
     ValueCount,
     VersionRow,
     WindowBlock,
 )
-from holdfast.agents.tool_rows import CallOutput, ClosedCall, ToolRow
-from holdfast.kernel.listing_rows import Match
-from holdfast.kernel.rows import Beside, Number, Seq, Woken
+from holdfast.kernel.rows import Beside, Match, Number, Seq, Woken
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
 from holdfast.kernel.tally_rows import At, Finished, Tally
 

@@ -14,7 +14,17 @@ from holdfast.kernel.rows import NewJob, Route
 from holdfast.workers.definitions import Definition
 from holdfast.workers.role import SYSTEM_KIND, SYSTEM_QUEUE
 from holdfast.workers.signatures import Signature
-from holdfast.workers.slots import JOBS
+from holdfast.workers.slots import JOBS, SlotGroup
+
+# The slots that agents have in a worker: their runs, their runs in batch mode, and the calls of their tools.
+
+
+# A route of a run names the tools that its worker must have, and that of a run in batch mode the batch too. So tools
+# rank below runs, and batches above everything else.
+RUNS = SlotGroup("runs", lambda settings: settings.max_concurrent_streaming_runs, rank=-1)
+BATCHED = SlotGroup("batched", lambda settings: settings.max_concurrent_runs, rank=1)
+TOOLS = SlotGroup("tools", lambda settings: settings.max_concurrent_tools, rank=-2, prefetches=True, abandons=True)
+
 
 EXPIRE, NOTIFY = f"{SYSTEM_KIND}expire", f"{SYSTEM_KIND}notify"
 BATCH = f"{SYSTEM_KIND}batch"  # what a worker can that serves runs in batch mode, too

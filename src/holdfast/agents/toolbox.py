@@ -6,14 +6,15 @@ A tool becomes a job definition of the registry and a `Tool` here, under one nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, TypedDict, Unpack
 
 from holdfast import durations, validation
-from holdfast.agents.declared_tools import declare_tools
 from holdfast.agents.definition import LAYER, TOOL_KIND, Effect, ToolSpec
-from holdfast.agents.people.program_calls import ProgramCalls
-from holdfast.agents.slots import TOOLS
+from holdfast.agents.people.people import ProgramCalls
+from holdfast.agents.statements import ToolsSql
+from holdfast.agents.system_jobs import TOOLS
 from holdfast.agents.tools import (
     ApprovalFunction,
     Otherwise,
@@ -26,15 +27,47 @@ from holdfast.agents.tools import (
     shown_cap,
     tool_name,
 )
-from holdfast.core import Core
+from holdfast.client.core import Core
 from holdfast.durations import Duration
 from holdfast.errors import BadPayload, BadSetting, UsageError
 from holdfast.events import CallView
 from holdfast.kernel import codec
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.tracebacks import log_with_traceback, traceback_of
+from holdfast.text import log_with_traceback, traceback_of
 from holdfast.workers.definitions import Definition, Isolation, LaneLimits
+
+# Declared tools: what workers say of the tools whose code they have, for agents that are made in other processes.
+#
+# A worker writes them when it starts. So `hf.agents.create(tools=["name"])` takes a name that this program does not
+# know,
+# as long as some worker has declared it; any worker that has the code then serves the agent.
+
+
+_CAP = 1 << 20
+
+
+async def declare_tools(tx: Transaction, tools: Iterable[ToolSpec]) -> None:
+    """Write down what tools are, in the order of their names; what is there already is not written again."""
+    for tool in sorted(tools, key=lambda each: each.name):
+        text = codec.encode(asdict(tool), what=f"tool {tool.name!r}", cap=_CAP)
+        await tx.run(ToolsSql.declare_tool, name=tool.name, definition=text, digest=codec.digest(text))
+
+
+@reading
+async def declared_tools(tx: Transaction, names: Sequence[str]) -> dict[str, ToolSpec]:
+    """These tools as a worker declared them; `UsageError` names the first that nobody has."""
+    found = {}
+    for row in await tx.many(ToolsSql.find_tools, names=names):
+        found[row.name] = codec.read(ToolSpec, codec.decode(row.definition), what=f"tool {row.name!r}")
+    for name in names:
+        if name not in found:
+            raise UsageError(
+                f"there is no tool {name!r}: this program does not declare it, and no worker ever has. "
+                f"Declare it here with @hf.tool, or start a worker that has it first."
+            )
+    return found
+
 
 log = logging.getLogger("holdfast.agents")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeAlias
 
-from holdfast.resp.liveness import watch_peer
+from holdfast.resp.frames import watch_peer
 
 Answer: TypeAlias = "int | bytes | str | list[Answer] | None"
 

@@ -12,21 +12,58 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import platform
 import random
+import resource
+import shutil
 import socket
+import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agw.confinement import ProcessLimits
-from holdfast.agw.execution import Executed, PlanPlace, execute, fitted
+from holdfast.agw.execution import Executed, PlanPlace, UnixTools, execute, fitted
 from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link, LinkPatience
-from holdfast.agw.stats import JobTally, platform_name, stats
-from holdfast.agw.tools import UnixTools
+from holdfast.agw.processes import ProcessLimits
 from holdfast.clock import Ports
-from holdfast.distribution import VERSION
-from holdfast.errors import UsageError
+from holdfast.errors import VERSION, UsageError
 from holdfast.resp.plan import read_plan
+
+# What a worker says about itself with each heartbeat.
+
+
+@dataclass(slots=True)
+class JobTally:
+    completed: int = 0
+    failed: int = 0
+    spent_ms: int = 0
+
+    def add(self, status: str, duration_ms: int) -> None:
+        self.completed += status == "completed"
+        self.failed += status != "completed"
+        self.spent_ms += duration_ms
+
+
+def stats(tally: JobTally, active: int, uptime: float) -> dict[str, Any]:
+    ended = tally.completed + tally.failed
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "active_jobs": active,
+        "completed_jobs_total": tally.completed,
+        "failed_jobs_total": tally.failed,
+        "avg_job_duration_ms": tally.spent_ms // ended if ended else 0,
+        "uptime_seconds": int(uptime),
+        "cpu_usage_percent": round(100 * os.getloadavg()[0] / (os.cpu_count() or 1), 1),
+        "memory_mb": peak >> (20 if sys.platform == "darwin" else 10),
+        "disk_available_gb": shutil.disk_usage(tempfile.gettempdir()).free >> 30,
+    }
+
+
+def platform_name() -> str:
+    return f"{sys.platform}-{platform.machine()}"
+
 
 log = logging.getLogger("holdfast.agw")
 

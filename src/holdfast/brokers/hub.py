@@ -14,16 +14,15 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from holdfast.brokers.routes import BrokerRoutes, Takes
-from holdfast.brokers.waiters import Waiter, Waiters
+from holdfast.brokers.waiters import BrokerRoutes, Takes, Waiter, Waiters
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import DuplicateWorker, HoldfastError, LeaseLost, StoreUnavailable, Unavailable, UsageError
 from holdfast.kernel import workers
 from holdfast.kernel.broker_rows import OwnerBeat, Renewal
 from holdfast.kernel.brokers import take
+from holdfast.kernel.claim import LOOKED, read_note
 from holdfast.kernel.complete import release
-from holdfast.kernel.crowd import LOOKED, read_note
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import Beat, renew_one
@@ -41,9 +40,8 @@ from holdfast.workers.endings import Endings, as_written
 from holdfast.workers.holdings import Holding
 from holdfast.workers.leaps import tolerance
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
-from holdfast.workers.membership import Membership
+from holdfast.workers.membership import Membership, registration
 from holdfast.workers.poll import Polling
-from holdfast.workers.registration import registration
 from holdfast.workers.role import Role
 from holdfast.workers.survival import as_far_as_possible, survive
 from holdfast.workers.sweeper import Sweeper

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.distribution import VERSION, namesake
-from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
+from holdfast.errors import VERSION, HoldfastError, StoreRefused, Unavailable, UsageError, namesake
 from holdfast.settings import warn_of_unknown_variables
 from holdfast.validation import did_you_mean
 
@@ -129,7 +128,7 @@ def main() -> None:
     except HoldfastError as problem:
         if debug:
             raise
-        from holdfast.shown_text import shown_lines, shown_text
+        from holdfast.text import shown_lines, shown_text
 
         click.echo(f"holdfast: {shown_text(problem)}", err=True)
         notes = notes_of(problem)
@@ -140,8 +139,7 @@ def main() -> None:
     except Exception as problem:
         if debug:
             raise
-        from holdfast.shown_text import shown_text
-        from holdfast.tracebacks import message_of
+        from holdfast.text import message_of, shown_text
 
         click.echo(f"holdfast: {shown_text(message_of(problem))}. Run `holdfast --debug …` to see where.", err=True)
         _tell(problem, str(problem))
@@ -161,7 +159,7 @@ def _tell(problem: Exception, message: str, notes: Sequence[str] = ()) -> None:
 
         say_last_words(message)
     if "--json" in sys.argv[1:]:
-        from holdfast.shown_text import shown_text
+        from holdfast.text import shown_text
 
         where = {"traceback": "\n".join(map(shown_text, notes))} if notes else {}
         said = {**_members(problem), "message": shown_text(message), **where}
@@ -171,7 +169,7 @@ def _tell(problem: Exception, message: str, notes: Sequence[str] = ()) -> None:
 def _members(problem: Exception) -> dict[str, str]:
     if not isinstance(problem, HoldfastError):
         return {"error": type(problem).__name__}
-    from holdfast.problems import told
+    from holdfast.text import told
 
     return told(problem)
 

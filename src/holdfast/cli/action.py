@@ -18,8 +18,8 @@ from holdfast.kernel.ids import new_id
 from holdfast.resp import jobs, plans
 from holdfast.resp.plan import read_plan
 from holdfast.resp.plans import MOST_INPUTS, NewAction
-from holdfast.resp.statuses import ENDED
-from holdfast.shown_text import plural
+from holdfast.resp.records import ENDED
+from holdfast.text import plural
 
 _LOOK = 0.2  # seconds between two looks at jobs that are waited for
 _COLUMNS = (Column("INPUT"), Column("STATUS", "state"), Column("ATTEMPT", "number"), Column("OUTPUT"))

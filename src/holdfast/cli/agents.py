@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from holdfast import values
-from holdfast.agents.values.agents import AgentRecord, VersionRecord
+from holdfast.agents.values import AgentRecord, VersionRecord
 from holdfast.app import Holdfast
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
     after_option,
     all_of,
@@ -27,8 +26,8 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole_agent
-from holdfast.cli.tables import Column
-from holdfast.shown_text import escaped_lines
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
+from holdfast.text import escaped_lines
 
 _AGENTS = Listing(
     "agents",

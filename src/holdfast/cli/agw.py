@@ -15,16 +15,15 @@ from pathlib import Path
 
 import click
 
-from holdfast.agw.confinement import ProcessLimits, hide_from_tools
+from holdfast.agw.execution import CARD_CAP, UnixTools, find_text_tools, find_tools, read_card
 from holdfast.agw.link import GatewayAddress
-from holdfast.agw.processes import ToolCall, run_tool
-from holdfast.agw.tools import CARD_CAP, UnixTools, find_text_tools, find_tools, read_card
+from holdfast.agw.processes import ProcessLimits, ToolCall, hide_from_tools, run_tool
 from holdfast.agw.worker import AgwWorker, WorkerOptions
 from holdfast.cli.introduction import always_show, say
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
-from holdfast.stop_notice import StopNotice, again, jobs_awaited
+from holdfast.threads import StopNotice, again, jobs_awaited
 
 log = logging.getLogger("holdfast.agw")
 

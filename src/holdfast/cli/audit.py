@@ -6,10 +6,9 @@ import click
 
 from holdfast.access.audit import Verified
 from holdfast.app import Holdfast
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import after_option, ask, json_option, limit_option, print_json, url_option
-from holdfast.cli.tables import Column
-from holdfast.shown_text import plural
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
+from holdfast.text import plural
 
 _AUDIT = Listing(
     "changes",

@@ -8,9 +8,8 @@ import click
 
 from holdfast import values
 from holdfast.agents.states import BATCH
-from holdfast.agents.values.batches import BatchRecord, RequestRecord
+from holdfast.agents.values import BatchRecord, RequestRecord
 from holdfast.app import Holdfast
-from holdfast.cli.lists import Listing, look_at, print_list, wide_option
 from holdfast.cli.options import (
     after_option,
     ask,
@@ -22,7 +21,7 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Row, TableLook, print_table
+from holdfast.cli.tables import Column, Listing, Row, TableLook, look_at, print_list, print_table, wide_option
 
 _BATCHES = Listing(
     "batches",

@@ -17,7 +17,7 @@ from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import changed, json_option, print_json, progress, set_option, url_option
 from holdfast.cli.target import database_label, settings_for
 from holdfast.kernel.retention import Keep, Pruner
-from holdfast.shown_text import plural
+from holdfast.text import plural
 from holdfast.workers.role import Role
 
 QUEUE = "holdfast-bench"

@@ -7,10 +7,9 @@ import click
 from holdfast.agents.money.api import Budget, Policy
 from holdfast.agents.money.budgets import name_of
 from holdfast.app import Holdfast
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, print_json, reason_option, url_option
 from holdfast.cli.short_ids import whole, whole_session
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.durations import microseconds
 
 _BUDGETS = Listing(

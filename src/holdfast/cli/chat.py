@@ -12,17 +12,17 @@ import click
 
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.run import Run
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values import Inquiry
 from holdfast.app import Holdfast, core_of
 from holdfast.cli import target as named
 from holdfast.cli.inquiries import about
 from holdfast.cli.options import app_for, json_option, url_option
-from holdfast.cli.run_output import Speaker, event_dict
+from holdfast.cli.run import Speaker, event_dict
 from holdfast.errors import AlreadyDecided, NotFound, NoWorker, RunFailed, UsageError
 from holdfast.events import ApprovalRequested, Event, InputRequested, QuestionAsked
 from holdfast.kernel import codec
 from holdfast.kernel.states import WorkerState
-from holdfast.shown_text import escaped
+from holdfast.text import escaped
 from holdfast.validation import did_you_mean
 
 _ASKING = ApprovalRequested | QuestionAsked | InputRequested

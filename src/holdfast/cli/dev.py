@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.target import app_option, require_app
-from holdfast.pools.subprocesses import without_url
+from holdfast.pools.launchers import without_url
 from holdfast.settings import environment_with
 
 _LOOK = 0.5

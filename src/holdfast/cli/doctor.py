@@ -10,8 +10,8 @@ from holdfast.agents.doctor import examine_app
 from holdfast.app import core_of
 from holdfast.cli.options import app_for, json_option, print_json, url_option
 from holdfast.cli.target import database_label
-from holdfast.kernel.doctor_database import Finding
-from holdfast.shown_text import shown
+from holdfast.kernel.doctor import Finding
+from holdfast.text import shown
 
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
 

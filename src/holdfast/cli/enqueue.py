@@ -14,11 +14,11 @@ import click
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import all_of, json_option, print_json, text_of, url_option
 from holdfast.cli.target import calling_app
-from holdfast.declarations import limits_of
+from holdfast.client.declarations import limits_of
+from holdfast.client.jobs import Job, JobFunction
+from holdfast.client.queues import Queue
 from holdfast.errors import UnknownJob, UsageError
-from holdfast.jobs import Job, JobFunction
-from holdfast.queues import Queue
-from holdfast.shown_text import escaped
+from holdfast.text import escaped
 from holdfast.validation import did_you_mean
 from holdfast.workers.definitions import Definition
 

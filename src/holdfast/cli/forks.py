@@ -9,13 +9,12 @@ import click
 
 from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session
-from holdfast.agents.capsules.export import Exported
+from holdfast.agents.capsules.capsules import Exported
 from holdfast.agents.capsules.replay import Replay
 from holdfast.agents.forks.comparison import Comparison, as_dict
 from holdfast.agents.money.budgets import usd
-from holdfast.agents.values.runs import CallRecord
+from holdfast.agents.values import CallRecord
 from holdfast.app import Holdfast
-from holdfast.cli.lists import look_at
 from holdfast.cli.options import (
     ask,
     json_option,
@@ -27,11 +26,11 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole, whole_session
-from holdfast.cli.tables import Column, TableLook, cell_text, print_table
+from holdfast.cli.tables import Column, TableLook, cell_text, look_at, print_table
 from holdfast.cli.target import repeated
 from holdfast.durations import show
 from holdfast.errors import UsageError
-from holdfast.shown_text import escaped, plural
+from holdfast.text import escaped, plural
 
 _FACTS = {
     "cache_write_tokens": "tokens to the cache",

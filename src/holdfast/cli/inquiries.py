@@ -7,22 +7,14 @@ from typing import Any
 
 import click
 
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values import Inquiry
 from holdfast.app import Holdfast
-from holdfast.cli.lists import Listing, print_list, wide_option
-from holdfast.cli.options import (
-    after_option,
-    ask,
-    json_option,
-    limit_option,
-    print_json,
-    url_option,
-)
+from holdfast.cli.options import after_option, ask, json_option, limit_option, print_json, url_option
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
-from holdfast.shown_text import escaped
+from holdfast.text import escaped
 from holdfast.values import Page
 
 _INQUIRIES = (

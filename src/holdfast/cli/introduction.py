@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from holdfast.agents.definition import AGENT_KIND, TOOL_KIND
 from holdfast.agents.keys import agents_lacking
-from holdfast.agents.slots import BATCHED
+from holdfast.agents.system_jobs import BATCHED
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.logs import LINES
 from holdfast.cli.target import database_label
-from holdfast.distribution import VERSION
+from holdfast.errors import VERSION
 from holdfast.kernel.drivers import dialect_of
 from holdfast.kernel.migrate import code_version
-from holdfast.shown_text import named, plural, shown
+from holdfast.text import named, plural, shown
 from holdfast.workers.role import Role
 from holdfast.workers.telemetry import AttemptTally
 

@@ -6,11 +6,10 @@ from datetime import datetime
 
 import click
 
-from holdfast.agents.values.lanes import ClosedLaneRecord
-from holdfast.cli.lists import Listing, print_list, wide_option
+from holdfast.agents.values import ClosedLaneRecord
 from holdfast.cli.options import all_of, ask, counted, json_option, print_json, reason_option, url_option
-from holdfast.cli.tables import Column
-from holdfast.shown_text import plural
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
+from holdfast.text import plural
 
 _LANES = Listing(
     "closed lanes",

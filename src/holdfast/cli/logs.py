@@ -16,8 +16,7 @@ from typing import Any, Literal, TextIO
 
 import click
 
-from holdfast.redaction import Redactor
-from holdfast.shown_text import INDENT, shown, shown_lines
+from holdfast.text import INDENT, Redactor, shown, shown_lines
 
 LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")

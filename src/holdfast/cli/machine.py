@@ -12,30 +12,26 @@ import click
 
 from holdfast import values
 from holdfast.app import Holdfast, core_of, machines_of
-from holdfast.cli.lists import Listing, look_at, print_listed, wide_option
 from holdfast.cli.options import ask, json_option, limit_option, print_json, print_pairs, url_option
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Row, TableLook, print_table
+from holdfast.cli.tables import Column, Listing, Row, TableLook, look_at, print_listed, print_table, wide_option
 from holdfast.cli.target import app_for, app_option, app_with_code, find, program_for
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.ids import is_id
 from holdfast.kernel.states import State
 from holdfast.kernel.why import AwaitsSignal
-from holdfast.machines import executions
+from holdfast.machines import api
 from holdfast.machines.agent_calls import unknown_agents
 from holdfast.machines.api import ExecutionHandle, Machine, execution_job, resume_execution, stored_order
-from holdfast.machines.bundle import Bundle, gather
-from holdfast.machines.drawing.mermaid import mermaid
-from holdfast.machines.drawing.svg import svg
-from holdfast.machines.files import Finder, load_file
+from holdfast.machines.bundle import Bundle, Finder, gather, load_file
+from holdfast.machines.drawing import mermaid, svg
 from holdfast.machines.graph import MachineGraph
 from holdfast.machines.hooks import HookRegistry
-from holdfast.machines.imports import import_hooks, named_pair
 from holdfast.machines.orders import KIND, LAYER, QUEUE
 from holdfast.machines.problems import BadMachine, Findings, MachineProblem
-from holdfast.machines.run import play_here, read_input, role_of, take_back
+from holdfast.machines.run import import_hooks, named_pair, play_here, read_input, role_of, take_back
 from holdfast.machines.stepping import MachineEvent
-from holdfast.shown_text import shown
+from holdfast.text import shown
 from holdfast.values.jobs import JobRecord, Why, why_of
 from holdfast.workers.role import Role
 
@@ -234,7 +230,7 @@ def signal(id: str, message: str, url: str | None) -> None:
 
     async def sending(app: Holdfast) -> tuple[str, str]:
         job = await app.jobs.get(await _execution_id(app, id))
-        if not executions.is_execution(job):
+        if not api.is_execution(job):
             raise UsageError(f"job {job.id} is no execution of a machine.")
         reasons = await core_of(app).reasons(app.jobs[job.id].id)
         channels = [reason.channel for reason in reasons if isinstance(reason, AwaitsSignal)]
@@ -305,10 +301,10 @@ async def _located(app: Holdfast, job: JobRecord) -> _Execution:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one execution: where it is, its context, what has happened to it, and why it does not continue."""
 
-    async def found(app: Holdfast) -> tuple[executions.ExecutionDetail, list[MachineEvent], list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[api.ExecutionDetail, list[MachineEvent], list[Row], TableLook]:
         job = await app.jobs.get(await _execution_id(app, id))
         events = await ExecutionHandle[Any](core_of(app), app.jobs[job.id].id).history()
-        detail = await executions.detailed(core_of(app), job)
+        detail = await api.detailed(core_of(app), job)
         rows: list[Row] = [(each.step, each.name, each.state, each.detail) for each in events]
         return detail, events, rows, await look_at(app, _EVENTS, rows)
 

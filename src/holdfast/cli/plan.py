@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import ask, json_option, print_json, url_option
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.errors import NotFound, UsageError
 from holdfast.resp import plans
 from holdfast.resp.plan import read_plan
-from holdfast.resp.rows import PlanRow
-from holdfast.values.times import moment
+from holdfast.resp.records import PlanRow
+from holdfast.values import moment
 
 _PLANS = Listing(
     "plans",

@@ -13,17 +13,16 @@ import click
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.introduction import always_show, say
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, set_up
-from holdfast.cli.loops import LOOPS
 from holdfast.cli.options import changed, set_option, url_option
 from holdfast.cli.target import app_argument, app_with_code, database_label
-from holdfast.cli.worker import names_in
+from holdfast.cli.worker import LOOPS, names_in
 from holdfast.errors import UsageError
-from holdfast.pools.policy import WorkerPool
+from holdfast.pools.launchers import Subprocesses
 from holdfast.pools.pool import Pool
-from holdfast.pools.subprocesses import Subprocesses
+from holdfast.pools.size import WorkerPool
 from holdfast.settings import warn_of_unknown_variables
-from holdfast.shown_text import plural
-from holdfast.stop_notice import StopNotice, again, workers_awaited
+from holdfast.text import plural
+from holdfast.threads import StopNotice, again, workers_awaited
 
 log = logging.getLogger("holdfast.cli.worker")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, counted, json_option, rough, url_option
-from holdfast.cli.tables import Column, Row
+from holdfast.cli.tables import Column, Listing, Row, print_list, wide_option
 from holdfast.pools.stats import PoolStats
 
 _POOLS = Listing(

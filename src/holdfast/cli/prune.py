@@ -13,7 +13,7 @@ from holdfast.durations import microseconds
 from holdfast.kernel.queues import CAP
 from holdfast.kernel.retention import Keep, Pruner
 from holdfast.settings import Settings
-from holdfast.shown_text import plural, shown
+from holdfast.text import plural, shown
 
 _FOR_EVER_US = 2**62
 _ALL_JOBS = 2**62

@@ -9,7 +9,6 @@ import click
 
 from holdfast import values
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.lists import Listing, look_at, print_list, wide_option
 from holdfast.cli.options import (
     all_of,
     ask,
@@ -22,7 +21,7 @@ from holdfast.cli.options import (
     rough,
     url_option,
 )
-from holdfast.cli.tables import Column, Either, Row, TableLook, print_table
+from holdfast.cli.tables import Column, Either, Listing, Row, TableLook, look_at, print_list, print_table, wide_option
 from holdfast.cli.target import repeated
 from holdfast.durations import microseconds
 from holdfast.durations import show as show_duration

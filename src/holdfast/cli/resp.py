@@ -13,20 +13,18 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.logs import LogFormat, set_up
 from holdfast.cli.options import ask, json_option, print_json, url_option
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.cli.target import app_that_creates
 from holdfast.durations import duration
 from holdfast.errors import UsageError
-from holdfast.resp import keys, principals
-from holdfast.resp.client import PopForm
+from holdfast.resp import client, keys
+from holdfast.resp.client import KeyPrincipal, PopForm, check_worker_id, digest_of, new_key
 from holdfast.resp.keys import StoredKey
 from holdfast.resp.options import DEFAULT_BIND, RespOptions
-from holdfast.resp.principals import KeyPrincipal, check_worker_id, digest_of, new_key
 from holdfast.resp.server import RespServer
-from holdfast.values.times import moment
+from holdfast.values import moment
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _KEYS = Listing(
@@ -81,7 +79,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     options = RespOptions(
         bind=bind or (DEFAULT_BIND if unix is None else None),
         unix=unix,
-        principals=principals.from_file(workers_file) if workers_file else (),
+        principals=client.from_file(workers_file) if workers_file else (),
         shared=_shared(shared_key_env),
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -110,7 +108,7 @@ def _shared(name: str | None) -> KeyPrincipal | None:
         return None
     if not (key := os.environ.get(name)):
         raise UsageError(f"the environment variable {name} is not set.")
-    return principals.shared(key)
+    return client.shared(key)
 
 
 @command.group("keys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -9,14 +10,11 @@ import click
 from holdfast import values
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.money.budgets import usd
-from holdfast.agents.people.inquiry import Inquiry
 from holdfast.agents.states import RUN
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn
+from holdfast.agents.values import CallRecord, Inquiry, RunRecord, Turn
 from holdfast.app import Holdfast
-from holdfast.cli import cassettes, forks, inquiries
-from holdfast.cli.failures import print_failure, raised_by
-from holdfast.cli.jobs import print_why
-from holdfast.cli.lists import Listing, print_list, wide_option
+from holdfast.cli import forks, inquiries
+from holdfast.cli.jobs import print_failure, print_why, raised_by
 from holdfast.cli.options import (
     after_option,
     all_of,
@@ -33,14 +31,39 @@ from holdfast.cli.options import (
     text_of,
     url_option,
 )
-from holdfast.cli.run_output import Speaker, event_dict
+from holdfast.cli.run import Speaker, event_dict
 from holdfast.cli.short_ids import whole, whole_agent, whole_session
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.cli.target import repeated
 from holdfast.errors import StoreRefused
 from holdfast.kernel import codec
-from holdfast.shown_text import escaped, escaped_lines, first_line, plural, shown, shown_value
+from holdfast.text import escaped, escaped_lines, first_line, plural, shown, shown_value
 from holdfast.values.jobs import Why
+
+# `holdfast runs cassette`: a stored run as a file that a script plays in tests.
+
+
+@click.command()
+@click.argument("id")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Where to write it."
+)
+@url_option
+@json_option
+def cassette(id: str, output: Path, url: str | None, as_json: bool) -> None:
+    """Record a run and the runs below it for Script.cassette(FILE), without anything that looks like a secret."""
+
+    async def recorded(app: Holdfast) -> str:
+        named = await whole(app, id, "run")
+        await app.runs[named].cassette(output)
+        return named
+
+    id = ask(url, recorded)
+    if as_json:
+        print_json({"id": id, "cassette": str(output)})
+    else:
+        click.echo(f"{output} has run {id}; look through it before you share it")
+
 
 _RUNS = Listing(
     "runs",
@@ -248,6 +271,6 @@ def cancel(id: str, reason: str, url: str | None, as_json: bool) -> None:
 
 for _deciding in (inquiries.inquiries, inquiries.approve, inquiries.deny, inquiries.answer):
     command.add_command(_deciding)
-command.add_command(cassettes.cassette)
+command.add_command(cassette)
 for _forking in (forks.fork, forks.export, forks.compare, forks.replay):
     command.add_command(_forking)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.options import ask, counted, json_option, over_cap, print_json, url_option
-from holdfast.pools.policy import WorkerPool
-from holdfast.shown_text import plural
+from holdfast.pools.size import WorkerPool
+from holdfast.text import plural
 
 
 @click.command()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import all_of, ask, json_option, moment, print_json, reason_option, url_option
-from holdfast.cli.tables import Column, Either
+from holdfast.cli.tables import Column, Either, Listing, print_list, wide_option
 from holdfast.cli.target import repeated
-from holdfast.shown_text import shown
-from holdfast.values.schedules import ScheduleRecord
+from holdfast.text import shown
+from holdfast.values.queues import ScheduleRecord
 
 _SCHEDULES = Listing(
     "schedules",

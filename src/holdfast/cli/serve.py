@@ -17,11 +17,10 @@ from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
-from holdfast.http.security.binds import LOCAL, Bind, check_bind, read_bind
-from holdfast.http.security.prefixes import Prefixed
+from holdfast.http.security.binds import LOCAL, Bind, Prefixed, check_bind, read_bind
 from holdfast.kernel.database import unheeded
-from holdfast.shown_text import plural
-from holdfast.stop_notice import Awaited, StopNotice, again
+from holdfast.text import plural
+from holdfast.threads import Awaited, StopNotice, again
 
 if TYPE_CHECKING:
     import uvicorn

@@ -13,10 +13,9 @@ from holdfast.agents.api.options import check_model
 from holdfast.agents.api.session import Session
 from holdfast.agents.compaction.compactor import CompactionStats
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
+from holdfast.agents.values import CompactionRecord, Message, SessionRecord
 from holdfast.app import Holdfast
 from holdfast.cli import forks
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import (
     after_option,
     all_of,
@@ -33,9 +32,9 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole_session
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.errors import NotFound, UsageError
-from holdfast.shown_text import escaped, escaped_lines, plural
+from holdfast.text import escaped, escaped_lines, plural
 
 _SESSIONS = Listing(
     "sessions",

@@ -6,11 +6,10 @@ from dataclasses import fields
 
 import click
 
-from holdfast.cli.lists import wide_option
 from holdfast.cli.options import json_option, print_json, url_option
-from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width
+from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width, wide_option
 from holdfast.cli.target import settings_for
-from holdfast.values.settings import shown_setting
+from holdfast.values.queues import shown_setting
 
 _SETTINGS = (Column("SETTING", least=20), Column("VALUE", least=8), Column("MEANING", "prose", least=20))
 

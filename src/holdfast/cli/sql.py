@@ -7,18 +7,17 @@ from typing import Any, NamedTuple, get_args
 
 import click
 
-from holdfast.access import statements as of_access
+from holdfast.access import records as of_access
 from holdfast.agents import statements as of_agents
 from holdfast.app import Holdfast, core_of
-from holdfast.cli.lists import wide_option
 from holdfast.cli.options import ask, json_option, print_json, url_option
-from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width
+from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width, wide_option
 from holdfast.cli.target import settings_for
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import statements as of_kernel
 from holdfast.kernel.drivers.facts import plan_of
 from holdfast.kernel.sql import Dialect, Rendered, Statement, Statements, catalogue, groups_of, sources
-from holdfast.resp import statements as of_resp
+from holdfast.resp import records as of_resp
 from holdfast.validation import did_you_mean
 
 _COLUMNS = (

@@ -9,25 +9,145 @@ absolute times, so that a script can rely on it. What comes from outside cannot 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence, Set
+import unicodedata
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from shutil import get_terminal_size
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
+from holdfast.app import Holdfast, core_of
 from holdfast.cli.logs import is_colored
-from holdfast.cli.options import moment, spelled
-from holdfast.cli.top.cells import columns as width_of
+from holdfast.cli.options import ask, moment, print_json, print_page, say_more, spelled
+from holdfast.cli.short_ids import shortest
+from holdfast.cli.target import database_label
+from holdfast.kernel import queries
 from holdfast.kernel.ids import is_id
-from holdfast.shown_text import escaped
-from holdfast.values.times import microseconds
+from holdfast.text import escaped
+from holdfast.values import Page, microseconds
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+# Text for a terminal: styled spans, fitted to columns, with bars and sparklines. Pure.
+
+
+Style = Literal["plain", "title", "head", "dim", "good", "busy", "warn", "bad", "chosen"]
+
+_ANSI: dict[Style, str] = {
+    "plain": "",
+    "title": "1;36",
+    "head": "1;2",
+    "dim": "2",
+    "good": "32",
+    "busy": "36",
+    "warn": "33",
+    "bad": "1;31",
+    "chosen": "1;7",
+}
+_COLORLESS = {style: ";".join(code for code in codes.split(";") if len(code) == 1) for style, codes in _ANSI.items()}
+
+
+class Glyphs(NamedTuple):
+    """What bars and sparklines are drawn with; from nothing to full."""
+
+    steps: str
+    full: str
+    empty: str
+    paused: str
+    more: str
+
+
+UNICODE = Glyphs("▁▂▃▄▅▆▇█", "█", "░", "‖", "…")
+ASCII = Glyphs(".:-=+*%#", "#", ".", "!", "~")
+
+
+class Cell(NamedTuple):
+    text: str
+    style: Style = "plain"
+
+
+Line = list[Cell]
+
+
+def width_of(text: str) -> int:
+    """How many columns a terminal gives to this text."""
+    return sum(_width(char) for char in text)
+
+
+def fit(text: str, width: int, *, right: bool = False, glyphs: Glyphs = UNICODE) -> str:
+    """Exactly so many columns: padded, or cut with a sign that it was."""
+    clean = escaped(text)
+    have = width_of(clean)
+    if have > width:
+        clean, have = _cut(clean, width - 1) + glyphs.more[: max(0, width)], width
+        clean += " " * (width - width_of(clean))
+    return " " * (width - have) + clean if right else clean + " " * (width - have)
+
+
+def clip(line: Iterable[Cell], width: int) -> Line:
+    """The spans that fit into so many columns."""
+    kept: Line = []
+    left = width
+    for span in line:
+        text = span.text if width_of(span.text) <= left else _cut(span.text, left)
+        if text:
+            kept.append(Cell(text, span.style))
+        left -= width_of(text)
+    return kept
+
+
+def spark(counts: Sequence[int], width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """The last counts as a row of bars, the highest as high as can be; what is nothing is dim."""
+    shown = list(counts)[-width:] if width > 0 else []
+    top = max(shown, default=0)
+    line: Line = [Cell(" " * (width - len(shown)))]
+    for count in shown:
+        step = 0 if not count else max(1, -(-count * (len(glyphs.steps) - 1) // top))
+        style: Style = "good" if count else "dim"
+        if line[-1].style == style:
+            line[-1] = Cell(line[-1].text + glyphs.steps[step], style)
+        else:
+            line.append(Cell(glyphs.steps[step], style))
+    return [span for span in line if span.text]
+
+
+def bar(part: int, whole: int, width: int, glyphs: Glyphs = UNICODE) -> Line:
+    """How much of the whole is used; any use shows, and full is another colour."""
+    filled = 0 if whole <= 0 else min(width, max(1 if part else 0, part * width // whole))
+    style: Style = "warn" if whole and part >= whole else "busy"
+    return [Cell(glyphs.full * filled, style), Cell(glyphs.empty * (width - filled), "dim")]
+
+
+def ansi(line: Iterable[Cell], *, colored: bool = True) -> str:
+    """The line as a terminal takes it; without colours it is still bold, dim or inverse where it has to be."""
+    codes = _ANSI if colored else _COLORLESS
+    return "".join(f"\x1b[{codes[span.style]}m{span.text}\x1b[0m" if codes[span.style] else span.text for span in line)
+
+
+def text(line: Iterable[Cell]) -> str:
+    return "".join(span.text for span in line).rstrip()
+
+
+def _cut(given: str, width: int) -> str:
+    kept, used = "", 0
+    for char in given:
+        used += _width(char)
+        if used > width:
+            break
+        kept += char
+    return kept
+
+
+def _width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
+
 
 Kind = Literal["text", "name", "prose", "id", "state", "number", "money", "time"]
 Row = Sequence[object]
@@ -341,3 +461,79 @@ def _console(look: TableLook) -> Console:
     colors: Literal["auto"] | None = "auto" if is_colored(sys.stdout) else None
     width = max(1, look.width)
     return Console(file=sys.stdout, width=width, color_system=colors, highlight=False, markup=False, emoji=False)
+
+
+# Lists: ask the store, print a table that names the database, and say what to do when there is nothing.
+
+
+T = TypeVar("T")
+
+_NO_MATCH = "Nothing matches all of these options; leave some out."
+
+wide_option = click.option(
+    "--wide", is_flag=True, help="On a terminal: every column, whole ids and absolute times, however long the lines."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list is of. `advice` says how to get something into it, for who finds it empty."""
+
+    title: str
+    advice: str
+    columns: Sequence[Column]
+    empty: str = ""  # what an empty list says; "no …" with the title unless given
+
+
+def print_list(
+    url: str | None,
+    question: Callable[[Holdfast], Coroutine[Any, Any, Sequence[T]]],
+    listing: Listing,
+    cells: Callable[[T], Row],
+    *,
+    filtered: bool = False,
+    as_json: bool,
+    wide: bool,
+) -> Sequence[T]:
+    """Ask for a list and print it, as JSON or as a table. `filtered`: the options leave some out."""
+
+    async def looked(app: Holdfast) -> tuple[Sequence[T], list[Row], TableLook]:
+        rows = await question(app)
+        shown = [] if as_json else [cells(row) for row in rows]
+        return rows, shown, TableLook() if as_json else await look_at(app, listing.columns, shown, wide=wide)
+
+    rows, shown, look = ask(url, looked)
+    if as_json:
+        print_page(rows) if isinstance(rows, Page) else print_json(rows)
+        return rows
+    print_listed(listing, shown, look, filtered=filtered)
+    if isinstance(rows, Page):
+        say_more(rows)
+    return rows
+
+
+def print_listed(listing: Listing, rows: Sequence[Row], look: TableLook, *, filtered: bool = False) -> None:
+    """Print a list below a line that names the database."""
+    if rows and look.terminal:
+        click.secho(heading(listing.title, look), dim=True)
+    print_table(listing.columns, rows, look, empty=heading(listing.empty or f"no {listing.title}", look))
+    if not rows:
+        click.echo(_NO_MATCH if filtered else listing.advice, err=True)
+
+
+async def look_at(app: Holdfast, columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> TableLook:
+    """How to show these rows: on a terminal, with ids as short as this database allows."""
+    if not on_terminal():
+        return TableLook()
+    wanted: dict[str, list[str]] = {}
+    for at, column in enumerate(columns):
+        if column.of and not wide:
+            wanted.setdefault(column.of, []).extend(str(row[at]) for row in rows if is_id(row[at]))
+    return TableLook(
+        terminal=True,
+        wide=wide,
+        width=terminal_width(),
+        now=await core_of(app).runtime().database.transact(queries.now),
+        database=database_label(app.settings),
+        ids={noun: await shortest(app, noun, ids) for noun, ids in wanted.items()},
+    )

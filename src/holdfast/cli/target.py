@@ -24,7 +24,7 @@ from holdfast.errors import BadSetting, HoldfastError, StoreRefused, UsageError
 from holdfast.kernel.drivers import describe_url, dialect_of, sqlite_path
 from holdfast.kernel.drivers.addresses import without_password
 from holdfast.settings import Settings, given_url
-from holdfast.tracebacks import message_of, traceback_of
+from holdfast.text import message_of, traceback_of
 from holdfast.validation import did_you_mean
 
 C = TypeVar("C", bound=Callable[..., Any] | click.Command)

@@ -9,11 +9,9 @@ import click
 from holdfast.access.principals import ROLES, SCOPES
 from holdfast.access.tokens import NewToken, TokenRecord
 from holdfast.app import Holdfast
-from holdfast.cli.audited import caller
-from holdfast.cli.lists import Listing, print_list, wide_option
-from holdfast.cli.options import all_of, ask, json_option, print_json, url_option
+from holdfast.cli.options import all_of, ask, caller, json_option, print_json, url_option
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 
 _TOKENS = Listing(
     "tokens",

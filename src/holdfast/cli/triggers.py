@@ -21,10 +21,10 @@ from holdfast.errors import UsageError
 from holdfast.facades.flatagents.environment import BACKENDS, named_backends, take_environment
 from holdfast.facades.flatagents.triggers import Triggers, read_triggers
 from holdfast.kernel.drivers.addresses import without_password
-from holdfast.machines.imports import import_hooks, named_pair
-from holdfast.pools.subprocesses import without_url
+from holdfast.machines.run import import_hooks, named_pair
+from holdfast.pools.launchers import without_url
 from holdfast.settings import GIVEN_URL
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 _MARK = "# holdfast triggers"
 _PASSWORD = re.compile(r"//[^/\s\"]*:[^/\s\"]*@|password")

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from holdfast.agents.money.budgets import usd
-from holdfast.cli.lists import Listing, print_list, wide_option
 from holdfast.cli.options import json_option, url_option
-from holdfast.cli.tables import Column
+from holdfast.cli.tables import Column, Listing, print_list, wide_option
 
 _USED = (
     Column("TURNS", "number"),

@@ -8,8 +8,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from types import ModuleType
 
 import click
 
@@ -24,18 +25,47 @@ from holdfast.cli.introduction import (
     which,
 )
 from holdfast.cli.logs import LogFormat, log_format_option, log_level_option, name_worker, set_up
-from holdfast.cli.loops import LOOPS, loop_factory
 from holdfast.cli.options import changed, set_option, url_option
 from holdfast.cli.target import app_with_code, require_app
-from holdfast.errors import UsageError
+from holdfast.errors import MissingExtra, UsageError
+from holdfast.pools.launchers import KeptProcess, supervise
 from holdfast.pools.leash import ChildEnd, Drain
-from holdfast.pools.subprocesses import KeptProcess, supervise
 from holdfast.settings import warn_of_unknown_variables
-from holdfast.stop_notice import StopNotice, again, jobs_awaited, workers_awaited
+from holdfast.threads import StopNotice, again, jobs_awaited, workers_awaited
 from holdfast.validation import did_you_mean
 from holdfast.workers.role import Role, Until
 
+# The event loop of a worker process: uvloop where it is installed, else asyncio's own.
+#
+# Only `holdfast worker` chooses. A worker in somebody's program runs on the loop of that program.
+
+
 log = logging.getLogger("holdfast.worker")
+
+LOOPS = ("auto", "asyncio", "uvloop")
+
+
+def loop_factory(wanted: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the wanted loop, one of `LOOPS`; None is asyncio's own. `MissingExtra` when it is not installed."""
+    uvloop = None if wanted == "asyncio" else _uvloop()
+    if uvloop is None:
+        if wanted == "uvloop":
+            raise MissingExtra("fast", "--loop uvloop")
+        log.info("this worker runs on asyncio's own event loop")
+        return None
+    log.info("this worker runs on uvloop %s", uvloop.__version__)
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _uvloop() -> ModuleType | None:
+    try:
+        import uvloop
+    except ImportError:  # also one that is installed for another Python: a worker works without it
+        return None
+    found: ModuleType = uvloop
+    return found
+
 
 _ALONE = "1/1"  # the part of a worker that no parent with --processes has started
 

@@ -9,7 +9,6 @@ import click
 
 from holdfast import values
 from holdfast.app import Holdfast
-from holdfast.cli.lists import Listing, look_at, print_listed, wide_option
 from holdfast.cli.options import (
     all_of,
     ask,
@@ -22,7 +21,7 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Either, Row, TableLook, print_table
+from holdfast.cli.tables import Column, Either, Listing, Row, TableLook, look_at, print_listed, print_table, wide_option
 from holdfast.kernel.states import WorkerState
 from holdfast.values.jobs import JobChange
 from holdfast.values.workers import DutyRecord, WorkerRecord

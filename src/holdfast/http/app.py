@@ -5,7 +5,9 @@ The app needs no lifespan and works under any path: what it opens, it opens at t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,32 +19,229 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from holdfast.access.principals import Principal
+from holdfast.access.webhooks import LARGEST, Delivery, NotSigned, TakenDelivery, Webhook
 from holdfast.app import Holdfast, core_of
-from holdfast.asgi import AsgiApp
-from holdfast.distribution import VERSION
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.asgi import AsgiApp, Receive, Scope, Send
+from holdfast.errors import VERSION, HoldfastError, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
-from holdfast.http.api import problems
-from holdfast.http.api.answers import (
-    answering,
-    dependencies_of,
-    json_response,
-    model_of,
-    other_answers,
-    success_of,
+from holdfast.http import gateway
+from holdfast.http import gateway as gateway_routes
+from holdfast.http.api import (
+    agents,
+    fleet,
+    inquiries,
+    jobs,
+    machines,
+    money,
+    plans,
+    problems,
+    runs,
+    sessions,
+    streams,
+    system,
+    tools,
+    triggers,
 )
-from holdfast.http.api.nouns import NOUNS
+from holdfast.http.api.answers import answering, dependencies_of, json_response, model_of, other_answers, success_of
+from holdfast.http.api.problems import response_to, status_of
 from holdfast.http.api.routes import Endpoint, Routes
-from holdfast.http.gateway import routes as gateway_routes
-from holdfast.http.gateway.streams import add_gateway
-from holdfast.http.hooks import add_hooks
+from holdfast.http.gateway import add_gateway
 from holdfast.http.metrics import CONTENT_TYPE, exposition
 from holdfast.http.pages.login import add_logins
 from holdfast.http.pages.serving import add_pages, or_page
-from holdfast.http.security.gate import Gate, WebOptions, Who, gate_of
+from holdfast.http.security import checks
+from holdfast.http.security.checks import BODY, BROWSER_HEADERS, Denied, absent, forbidden, host_of, too_large, too_slow
+from holdfast.http.security.checks import HEADERS as MOST_HEADERS
+from holdfast.http.security.gate import Gate, WebOptions, Who, address_of, check_texts, gate_of, short_body
 from holdfast.http.security.roles import METRICS, TABLE
-from holdfast.http.security.shield import Shield
 from holdfast.kernel.bounds import READS, bound
+from holdfast.observe import unnoted
+
+# Every noun of the API. A new noun is a module, and a line here.
+
+
+NOUNS: Sequence[Routes] = (
+    runs.routes,
+    sessions.routes,
+    agents.routes,
+    jobs.routes,
+    inquiries.routes,
+    tools.routes,
+    tools.tools,
+    machines.machines,
+    machines.routes,
+    triggers.routes,
+    plans.plans,
+    plans.actions,
+    tools.pools,
+    fleet.queues,
+    fleet.lanes,
+    fleet.workers,
+    fleet.schedules,
+    fleet.batches,
+    fleet.scale,
+    money.usage,
+    money.budgets,
+    tools.tenants,
+    system.routes,
+    streams.routes,
+    gateway.routes,
+)
+
+
+# The shield around the whole app, as plain ASGI: hosts, sizes, headers. It looks at no route.
+
+
+_ADDED = [(name.encode(), value.encode()) for name, value in BROWSER_HEADERS.items()]
+
+
+_QUICK = 4_096  # bytes of cookies: all that a browser keeps of one
+_TWO_LENGTHS = "TwoLengths"
+
+
+class Shield:
+    def __init__(self, app: AsgiApp, hosts: Collection[str] | None) -> None:
+        """`hosts` are the names under which this may be asked for; None: the app around it looks."""
+        self._app = app
+        self._hosts = None if hosts is None else {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        problem = self._problem(scope)
+        headers = [(name, quick_cookies(value) if name == b"cookie" else value) for name, value in scope["headers"]]
+        scope = {**scope, "headers": headers}
+        if scope["type"] == "websocket":
+            await (self._app(scope, receive, send) if problem is None else _refuse(receive, send))
+            return
+        if problem is not None:
+            refused = response_to(problem)
+            if problem.error == _TWO_LENGTHS:  # what follows may be a part of the body, or another request
+                refused.headers["connection"] = "close"
+            await refused(scope, receive, _with_headers(send))
+            return
+        await self._app(scope, _capped(receive), _with_headers(send))
+
+    def _problem(self, scope: Scope) -> Denied | None:
+        headers = scope.get("headers") or []
+        if sum(len(name) + len(value) for name, value in headers) > MOST_HEADERS:
+            return too_large("the headers are too long.", f"Send at most {MOST_HEADERS:,} bytes.", 431)
+        named = {name: value.decode("latin-1") for name, value in headers}
+        if self._hosts is not None and host_of(named.get(b"host", "")) not in self._hosts:
+            return Denied(421, "UnknownHost", "this server does not answer for that host.", "Add it with --host.")
+        if b"transfer-encoding" in named and b"content-length" in named:
+            return Denied(
+                400, _TWO_LENGTHS, "the request says twice how long its body is.", "Send one of the two headers."
+            )
+        length = named.get(b"content-length", "0")
+        if not length.isdigit() or int(length) > BODY:
+            return too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
+        return None
+
+
+def quick_cookies(header: bytes) -> bytes:
+    """The cookies without those that take long to read, for which nobody need be known.
+
+    Python reads a value with backslashes in the square of its length; the standard of cookies has none in values.
+    """
+    if len(header) <= _QUICK or b"\\" not in header:
+        return header
+    return b";".join(each for each in header.split(b";") if b"\\" not in each)
+
+
+async def _refuse(receive: Receive, send: Send) -> None:
+    """A WebSocket that is not opened: its client gets 403."""
+    await receive()
+    await send({"type": "websocket.close", "code": 1008, "reason": ""})
+
+
+def _capped(receive: Receive) -> Receive:
+    """A body that says nothing of its length is counted, and one that drips is not waited for."""
+    seen, whole = 0, False
+    until = asyncio.get_running_loop().time() + checks.BODY_SECONDS
+
+    async def received() -> Scope:
+        nonlocal seen, whole
+        try:
+            async with asyncio.timeout_at(None if whole else until):
+                message = await receive()
+        except TimeoutError:
+            raise too_slow() from None
+        whole = whole or not message.get("more_body")
+        seen += len(message.get("body") or b"")
+        if seen > BODY:
+            raise too_large("the body is too large.", f"Send at most {BODY:,} bytes.")
+        return message
+
+    return received
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: Scope) -> None:
+        if message["type"] == "http.response.start":
+            given = {name.lower() for name, _ in message.get("headers") or []}
+            added = [(name, value) for name, value in _ADDED if name not in given]
+            message = {**message, "headers": [*(message.get("headers") or []), *added]}
+        await send(message)
+
+    return sent
+
+
+# `POST /hooks/{name}`: deliveries of other systems. Their signature is judged, and nothing else of who sends them.
+
+
+async def take_delivery(request: Request, gate: Gate) -> Response:
+    """Take a signed delivery for the webhook of this name: 202, and 200 for one that was delivered before."""
+    gate.deliveries.take(address_of(request))
+    hook = gate.hf.access.webhooks.find(request.path_params["name"])
+    if hook is None or gate.options.tenant not in (None, hook.tenant) or gate.options.metadata:
+        raise absent()  # what it enqueues belongs to no session, so it is not there where metadata are pinned
+    if gate.options.read_only:
+        raise forbidden("this is read-only.", "Use another server to change something.")
+    raw = await short_body(request, LARGEST)
+    delivery = _read(hook, request, raw, core_of(gate.hf).ports.clock.wall_us())
+    check_texts(request, raw)
+    taken = await _recorded(gate, hook, delivery, request, raw)
+    return json_response(taken, 200 if taken["fresh"] is False else 202)
+
+
+HOOK = Endpoint("hooks", "POST", "/hooks/{name}", take_delivery, root="")
+
+
+def _read(hook: Webhook, request: Request, raw: bytes, now_us: int) -> Delivery:
+    try:
+        return hook.read(request.headers, raw, now_us)
+    except NotSigned as problem:
+        remedy = "Sign id, time and body with the secret of this webhook, as Standard Webhooks says."
+        raise Denied(401, "NotSigned", str(problem), remedy) from None
+
+
+async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Request, raw: bytes) -> TakenDelivery:
+    """What became of it, with what was to be done in the audit before it, and what came of it after."""
+    audit, path = gate.hf.access.audit, request.url.path
+    by = Principal(f"webhook {hook.name}", "operator", hook.tenant or None)
+    detail = {"sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw), "delivery": delivery.id}
+    intent = await audit.add(by, HOOK.name, path, phase="intent", detail=detail)
+    status = 500
+    try:
+        with unnoted():
+            taken = await hook.take(delivery)
+        status = 202
+    except HoldfastError as problem:
+        status = status_of(problem)
+        raise
+    finally:
+        await audit.add(by, HOOK.name, path, phase="outcome", about=intent, status=status)
+    return taken
+
+
+def add_hooks(app: FastAPI, gate: Gate) -> None:
+    async def deliver(request: Request) -> Response:
+        return await take_delivery(request, gate)
+
+    app.router.add_route(HOOK.place, deliver, methods=["POST"], include_in_schema=False)
 
 
 def web(  # noqa: PLR0913  how it is served

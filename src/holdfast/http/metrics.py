@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.http.live.sampler import Sample
-from holdfast.values.quantiles import Quantiles
+from holdfast.http.live.live import Sample
+from holdfast.values import Quantiles
 from holdfast.values.queues import QueueCounts
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"

@@ -18,10 +18,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from holdfast.asgi import AsgiApp
 from holdfast.http.api.problems import problem_response
-from holdfast.http.security import caps
-from holdfast.problems import members
+from holdfast.http.security import checks
+from holdfast.text import members
 
-_REMEDY = f"Speak HTTP/1.1, with headers of at most {caps.HEADERS:,} bytes."
+_REMEDY = f"Speak HTTP/1.1, with headers of at most {checks.HEADERS:,} bytes."
 _M_MMAP_THRESHOLD, _LARGE = -3, 1024 * 1024  # bytes; the number is that of mallopt in glibc
 _FILES = 16_384  # connections, at least: far more than streams, so that the one too many is told so
 
@@ -86,7 +86,7 @@ class PunctualProtocol(H11Protocol):
 
     def _expect(self) -> None:
         if self._late is None:
-            self._late = self.loop.call_later(caps.HEADER_SECONDS, self._give_up)
+            self._late = self.loop.call_later(checks.HEADER_SECONDS, self._give_up)
 
     def _relax(self) -> None:
         if self._late is not None:
@@ -111,7 +111,7 @@ class _Taking:
     def begin(self) -> None:
         if self._look is None:
             self._left = self._transport.get_write_buffer_size()
-            self._look = self._loop.call_later(caps.TAKE_SECONDS, self._judge)
+            self._look = self._loop.call_later(checks.TAKE_SECONDS, self._judge)
 
     def end(self) -> None:
         if self._look is not None:
@@ -120,7 +120,7 @@ class _Taking:
 
     def _judge(self) -> None:
         self._look = None
-        if self._transport.get_write_buffer_size() > max(0, self._left - caps.TAKE_BYTES):
+        if self._transport.get_write_buffer_size() > max(0, self._left - checks.TAKE_BYTES):
             self._transport.abort()
         else:
             self.begin()
@@ -153,8 +153,8 @@ def server_for(app: AsgiApp, **options: Any) -> uvicorn.Server:
         log_level="warning",
         server_header=False,
         proxy_headers=False,  # who is believed is decided elsewhere
-        h11_max_incomplete_event_size=caps.HEADERS,
-        ws_max_size=caps.BODY,
+        h11_max_incomplete_event_size=checks.HEADERS,
+        ws_max_size=checks.BODY,
         **options,
     )
     return uvicorn.Server(config)

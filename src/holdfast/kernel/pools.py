@@ -15,9 +15,8 @@ from holdfast.errors import PlaceLost
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.demand import SeenRoutes, demand_on, routes_served
-from holdfast.kernel.pool_rows import PastWorker, PlaceStanding, PoolRow
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.rows import Route
+from holdfast.kernel.rows import PastWorker, PlaceStanding, PoolRow, Route
 from holdfast.kernel.sql import catalogue
 from holdfast.kernel.statements import PoolsSql, WorkersSql
 from holdfast.kernel.states import WorkerState

@@ -505,3 +505,138 @@ class Sight(NamedTuple):
     leased: bool  # anything runs
     next_turn: int | None  # when somebody should look for leases that ran out; None: nobody ever did
     duties_held: int  # by workers that count as alive
+
+
+# Rows of lists and searches.
+
+
+class Match(NamedTuple):
+    """What a search found. `name` is how people call it."""
+
+    id: str
+    name: str
+
+
+class CreatedJob(NamedTuple):
+    seq: int
+    at: int
+
+
+class EndedAtSeq(NamedTuple):
+    """When a job ended, and its number."""
+
+    at: int
+    seq: int
+
+
+class FailedJob(NamedTuple):
+    """`error` is JSON with a type and a message."""
+
+    id: str
+    tenant: str
+    error: str | None
+    at: int
+
+
+# Rows of pools. Each record's fields stand in the order of its statement's columns.
+
+
+class PoolRow(NamedTuple):
+    name: str
+    settings: str
+    keepers: int  # live processes that decide about it
+
+
+class PastWorker(NamedTuple):
+    """One of the last workers of a pool."""
+
+    seq: int
+    status: str
+    pid: int  # 0: no process has taken the place
+    started_at: int
+    stopped_at: int | None
+    boot_by: int | None  # the same for all that one decision started
+    reason: str | None
+    now: int
+
+
+class LoadRow(NamedTuple):
+    jobs: int
+
+
+class PlaceRow(NamedTuple):
+    seq: int
+    id: str
+
+
+class PlaceStanding(NamedTuple):
+    seq: int
+    id: str
+    status: str
+
+
+# Rows for people who watch the store. Each record's fields stand in the order of its statement's columns.
+
+
+class Change(NamedTuple):
+    """A job in a state, and since when."""
+
+    seq: int
+    id: JobId
+    kind: str
+    queue: str
+    state: str
+    at: int
+    error: str | None
+
+
+class Backlog(NamedTuple):
+    """What waits to be claimed on one route."""
+
+    id: int
+    queue: str
+    capabilities: str
+    pending: int
+    oldest_at: int | None
+
+
+class Symptoms(NamedTuple):
+    """How much should have been dealt with by now."""
+
+    lapsed: int
+    overdue: int
+    late_lanes: int
+    late_schedules: int
+    now: int
+
+
+class Misplaced(NamedTuple):
+    """A job that does not stand in exactly one of ready, later, lease and ended, or not where it says, or a row there
+    without a job."""
+
+    seq: int
+    id: JobId | None  # None: there is no such job
+    places: int
+    astray: int = 0  # rows of ready and later that name another place than the job
+
+
+class Latencies(NamedTuple):
+    """How long the last jobs of a queue waited and ran, in microseconds; None when none did."""
+
+    wait_p50: int | None
+    wait_p95: int | None
+    wait_p99: int | None
+    duration_p50: int | None
+    duration_p95: int | None
+    duration_p99: int | None
+
+
+class RetriedKind(NamedTuple):
+    """How often jobs of one kind were tried again, how many of them, and the newest such job with its last error."""
+
+    kind: str
+    retries: int
+    jobs: int
+    last_at: int
+    last_id: str
+    error: str | None

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from holdfast.errors import NotFound, NotUnderstood, UsageError
 from holdfast.kernel import codec
+from holdfast.kernel.codec import read
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.duties import hold
 from holdfast.kernel.enqueue import submit
@@ -23,8 +24,7 @@ from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.queries import now
 from holdfast.kernel.rows import NewJob, Route, Term
 from holdfast.kernel.statements import SchedulesSql
-from holdfast.kernel.stored_json import read
-from holdfast.shown_text import shell_word
+from holdfast.text import shell_word
 from holdfast.validation import did_you_mean, named
 
 MOST_CAUGHT_UP = 1_000

@@ -26,7 +26,7 @@ from holdfast.kernel.statements import LanesSql, WhySql, WorkersSql
 from holdfast.kernel.states import TERMINAL, State, WorkerState
 from holdfast.kernel.workers import list_workers
 from holdfast.reasons import Gate, Reason, error_for_tenant, time_text
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 _LINE = 10_000
 _SHOWN = 10

@@ -13,7 +13,7 @@ from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
 from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.states import ALIVE, WorkerState
-from holdfast.shown_text import plural
+from holdfast.text import plural
 from holdfast.validation import did_you_mean
 
 _NAMED = 1_000  # workers among which a misspelt one is looked for

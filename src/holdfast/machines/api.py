@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast import validation
 from holdfast.agents.core import AgentsCore
+from holdfast.client.jobs import Job
 from holdfast.errors import IdempotencyConflict, NotFound, RunFailed, UsageError
-from holdfast.jobs import Job
 from holdfast.kernel import codec, queries
 from holdfast.kernel.cancel import cancel_these
 from holdfast.kernel.database import Transaction
@@ -20,22 +22,56 @@ from holdfast.kernel.rows import JobRow, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_steps
 from holdfast.machines.agent_calls import Agents, unknown_agents
-from holdfast.machines.bundle import Bundle, gather, unpack
-from holdfast.machines.checkpoints import read_steps
-from holdfast.machines.engine import Engine
-from holdfast.machines.files import Finder, load_file
+from holdfast.machines.bundle import Bundle, Finder, gather, load_file, unpack
+from holdfast.machines.documents import MOST_BYTES, plain_value, read_document
+from holdfast.machines.engine import Engine, MachineLayer, machine_definition
+from holdfast.machines.family import read_steps
 from holdfast.machines.graph import AgentDefinition, MachineGraph
 from holdfast.machines.hooks import HookRegistry, log
-from holdfast.machines.layer import MachineLayer, machine_definition
-from holdfast.machines.orders import KIND, QUEUE, Order, Start, Way, first_order, new_job, read_order
+from holdfast.machines.orders import KIND, LAYER, QUEUE, Order, Start, Way, first_order, new_job, read_order
 from holdfast.machines.problems import Findings
-from holdfast.machines.profiles import model_of
 from holdfast.machines.stepping import MachineEvent, MachinePlace
 from holdfast.machines.triggers import DeclaredTrigger
 from holdfast.settings import Settings
-from holdfast.shown_text import shown_text
+from holdfast.text import shown_text
 from holdfast.validation import did_you_mean
-from holdfast.values.jobs import Why, why_of
+from holdfast.values import Stored
+from holdfast.values.jobs import JobRecord, ReasonRecord, Why, why_of
+
+# Profiles: which model a name in a machine's file stands for, by `profiles.yml` beside it.
+
+
+FILE = "profiles.yml"
+
+
+def model_of(name: str, folder: Path) -> str:
+    """The model of a profile: the override, else the profile of this name, else the default one, else the name."""
+    profiles = _read(folder / FILE)
+    data = profiles.get("data", {})
+    known = data.get("model_profiles", {})
+    chosen = data.get("override") or name or data.get("default")
+    if not chosen:
+        raise UsageError(f"an agent needs a model: name one, or a default in {folder / FILE}.")
+    profile = known.get(chosen)
+    if profile is None:
+        return str(chosen)
+    if not isinstance(profile, dict) or not isinstance(profile.get("name"), str):
+        raise UsageError(f"profile {chosen!r} in {folder / FILE} has no name of a model.")
+    provider = profile.get("provider")
+    is_own = provider in (None, "anthropic") or ":" in profile["name"]
+    return str(profile["name"]) if is_own else f"{provider}:{profile['name']}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    with file.open("rb") as opened:
+        text = opened.read(MOST_BYTES + 1).decode("utf-8", "replace")
+    stored = plain_value(read_document(text, str(file)))
+    if not isinstance(stored, dict) or not isinstance(stored.get("data", {}), dict):
+        raise UsageError(f"{file} is not a file of profiles.")
+    return stored
+
 
 T = TypeVar("T")
 
@@ -335,3 +371,75 @@ def _input(input: Mapping[str, Any] | None) -> dict[str, Any]:
     if input is not None and not isinstance(input, Mapping):
         raise UsageError(f"the input of a machine is a mapping, not {input!r}.")
     return dict(input or {})
+
+
+# Executions of machines as they stand in the store: what commands print and the web answers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRecord:
+    """An execution: `state` is that of its job, `at` the state of the machine it is in, `step` how many it has done."""
+
+    id: str
+    machine: str
+    tenant: str
+    state: str
+    at: str | None
+    step: int | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionDetail:
+    """One execution with what it was given and has made, and why it does not continue."""
+
+    id: str
+    machine: str
+    state: str
+    at: str | None
+    step: int | None
+    parent: str | None
+    input: Any
+    context: Any
+    result: Stored
+    error: Stored
+    why: Sequence[ReasonRecord]
+
+
+def is_execution(job: JobRecord) -> bool:
+    return job.layer == LAYER
+
+
+async def listed(core: AgentsCore, job: JobRecord) -> ExecutionRecord:
+    place = await ExecutionHandle[Any](core, JobId(job.id)).place()
+    return ExecutionRecord(
+        id=job.id,
+        machine=job.kind.removeprefix(KIND),
+        tenant=job.tenant,
+        state=job.state,
+        at=None if place is None else place.state,
+        step=None if place is None else place.step,
+        created_at=job.created_at,
+        finished_at=job.finished_at,
+    )
+
+
+async def detailed(core: AgentsCore, job: JobRecord) -> ExecutionDetail:
+    """All of one execution; `UsageError` when the job is something else."""
+    execution: ExecutionHandle[Any] = ExecutionHandle(core, JobId(job.id))
+    order, _ = await stored_order(core, execution.id)
+    place = await execution.place()
+    return ExecutionDetail(
+        id=job.id,
+        machine=order.machine,
+        state=job.state,
+        at=None if place is None else place.state,
+        step=None if place is None else place.step,
+        parent=order.parent,
+        input=order.input,
+        context=None if place is None else place.context,
+        result=job.result,
+        error=job.error,
+        why=await execution.why(),
+    )

@@ -7,25 +7,129 @@ an execution runs are children of its job; what it launches are jobs of their ow
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.errors import LeaseLost
-from holdfast.kernel import codec, leases, waiting
-from holdfast.kernel.cancel import cancel, cancel_family
+from holdfast.errors import LeaseLost, UsageError
+from holdfast.kernel import codec, leases, queries, waiting
+from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
 from holdfast.kernel.database import Database, Transaction, reading
 from holdfast.kernel.enqueue import enqueue, enqueue_children
 from holdfast.kernel.families import parents_of
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.queries import find_job, now
-from holdfast.kernel.rows import ChildRow, Ended, Lease, Moved, NewJob, Route, Step
+from holdfast.kernel.rows import ChildRow, Ended, JobRow, Lease, Moved, NewJob, Route, Step
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.kernel.waiting import list_children, own_channel, park, wake_some
-from holdfast.machines.checkpoints import read_steps
-from holdfast.machines.stepping import StateFailure
+from holdfast.kernel.waiting import list_children, lock_channel, own_channel, park, store_step, wake_some
+from holdfast.machines.orders import OWN_QUEUES
+from holdfast.machines.stepping import MachineEvent, MachinePlace, StateFailure, Stepped, patch
 from holdfast.outcomes import Park
 from holdfast.workers.context import JobContext, Parking
+
+# Checkpoints: the events of a machine and where they led, as steps of its job.
+#
+# Each is numbered and stored once, under the lease. It holds what changed since the one before, so the place of a
+# machine
+# is what all its checkpoints say together.
+
+
+_PREFIX = "machine "
+_WIDEST = 4  # bytes that one character of a checkpoint can take in a step
+
+
+def checkpoint_name(number: int, what: str = "") -> str:
+    """The step under which a checkpoint is stored, or something that is done before it."""
+    return f"{_PREFIX}{number:06d}{' ' if what else ''}{what}"
+
+
+def in_parts(number: int, text: str, cap: int) -> tuple[list[tuple[str, str]], str]:
+    """A checkpoint that is larger than one step may be: the steps to store first, and what then stands in its place.
+
+    Their names say what is in them: a second attempt that has something else to store never mixes with the first.
+    """
+    if len(text.encode()) <= cap:
+        return [], text
+    size, digest = cap // _WIDEST, codec.digest(text)[:16]
+    pieces = [codec.encode(text[at : at + size], what="a part", cap=cap) for at in range(0, len(text), size)]
+    names = [checkpoint_name(number, f"part {digest} {place}") for place in range(len(pieces))]
+    return list(zip(names, pieces, strict=True)), codec.encode({"parts": names}, what="a list of parts", cap=cap)
+
+
+def joined(pieces: Iterable[str]) -> dict[str, Any]:
+    """A checkpoint that was stored in parts."""
+    made: dict[str, Any] = codec.decode("".join(codec.decode(piece) for piece in pieces))
+    return made
+
+
+class CheckpointEvents(NamedTuple):
+    """A checkpoint's number, and the events that it holds."""
+
+    number: int
+    events: tuple[MachineEvent, ...]
+
+
+def record(before: MachinePlace | None, moved: Stepped) -> dict[str, Any]:
+    """What is stored of a move."""
+    changed, removed = patch({} if before is None else before.context, moved.to.context)
+    to = moved.to
+    stored: dict[str, Any] = {
+        "events": [
+            {"name": event.name, "state": event.state, "step": event.step, "detail": event.detail}
+            for event in moved.events
+        ],
+        "state": to.state,
+        "step": to.step,
+        "part": to.part,
+        "set": changed,
+    }
+    optional = {"unset": removed or None, "output": to.output, "over": to.over or None, "result": to.result}
+    stored |= {name: value for name, value in optional.items() if value is not None}
+    if to.failure is not None:
+        stored["failure"] = {"classes": list(to.failure.classes), "message": to.failure.message}
+        stored["failure"] |= {"trace": to.failure.trace} if to.failure.trace else {}
+    return stored
+
+
+def replayed(before: MachinePlace | None, stored: Mapping[str, Any]) -> MachinePlace:
+    """The place that a checkpoint led to."""
+    context = {} if before is None else dict(before.context)
+    context |= stored["set"]
+    for name in stored.get("unset", ()):
+        context.pop(name, None)
+    failure = stored.get("failure")
+    return MachinePlace(
+        state=stored["state"],
+        step=stored["step"],
+        part=stored["part"],
+        context=context,
+        output=stored.get("output"),
+        result=stored.get("result"),
+        failure=None if failure is None else StateFailure(**{**failure, "classes": tuple(failure["classes"])}),
+        over=stored.get("over", False),
+    )
+
+
+def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[MachinePlace | None, list[CheckpointEvents]]:
+    """Where a machine is, and what happened to it, by the steps of its job."""
+    place: MachinePlace | None = None
+    told: list[CheckpointEvents] = []
+    all_steps = dict(steps)
+    for name, result in sorted(each for each in all_steps.items() if _is_checkpoint(each[0])):
+        stored = codec.decode(result)
+        if "parts" in stored:
+            stored = joined(all_steps[part] for part in stored["parts"])
+        place = replayed(place, stored)
+        told.append(
+            CheckpointEvents(int(name.removeprefix(_PREFIX)), tuple(MachineEvent(**each) for each in stored["events"]))
+        )
+    return place, told
+
+
+def _is_checkpoint(name: str) -> bool:
+    return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
+
 
 _TOGETHER = 500  # jobs that one transaction takes in
 _FAMILY = 200
@@ -207,3 +311,79 @@ async def cancel_started(ctx: JobContext, ids: Sequence[JobId], reason: str) -> 
 
 def _channel(seq: int) -> str:
     return own_channel(f"machine {seq}")
+
+
+# Admission: how many of the machines that a state launches may start.
+#
+# Hooks with `on_launch` say how many may be alive at once. Who is alive is counted, and who is admitted is written,
+# in
+# one transaction, so two launchers at once admit no more than one would. Who is refused is dropped, never queued. An
+# execution whose worker has ended or was given up takes no place, and is cancelled: nobody waits for what it would
+# say.
+
+
+_LIVE = [state for state in State if state not in TERMINAL]
+_IDLE = [state for state in _LIVE if state != State.RUNNING]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLimit:
+    """What `on_launch` returns: `most` machines may be alive in `queue`, with those that live `beside` it.
+
+    The queue begins with `OWN_QUEUES`: only a process that is started for it takes what is in it.
+    """
+
+    queue: str
+    most: int
+    beside: tuple[str, ...] = ()  # the ids of executions that may be in no queue
+    gone: Callable[[Sequence[str]], Collection[str]] | None = None  # which of these executions nobody plays any more
+
+    def __post_init__(self) -> None:
+        if not self.queue.startswith(OWN_QUEUES):
+            raise UsageError(f"machines are launched into a queue {OWN_QUEUES}…, not {self.queue!r}.")
+
+
+async def admit(
+    tx: Transaction, lease: Lease, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]], step: str
+) -> str:
+    """Enqueue as many of these as may start; returns their ids, as JSON, and stores them as a step."""
+    await _lock(tx, asked)
+    await leases.hold(tx, lease)
+    return await store_step(tx, lease, step, json.dumps(await _enqueue_some(tx, asked, jobs)))
+
+
+async def let_in(tx: Transaction, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
+    """Enqueue as many of these as may start, for somebody who has no lease; returns their ids."""
+    await _lock(tx, asked)
+    return await _enqueue_some(tx, asked, jobs)
+
+
+async def _lock(tx: Transaction, asked: LaunchLimit) -> None:
+    await lock_channel(tx, own_channel(f"launch {asked.queue}"))
+
+
+async def _enqueue_some(tx: Transaction, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
+    there = await launched(tx, asked.queue)
+    silent = [str(row.id) for row in there if row.id not in asked.beside]
+    gone = set() if asked.gone is None else set(asked.gone(silent))  # few, and read elsewhere: nothing waits for this
+    alive = set(asked.beside) | {str(row.id) for row in there} - gone
+    some = jobs[: max(0, asked.most - len(alive))]
+    if some:
+        await enqueue(tx, [job for job, _ in some], sorted({route for _, route in some}))
+    await give_up(tx, [row for row in there if row.id in gone])
+    return [job.id for job, _ in some]
+
+
+async def give_up(tx: Transaction, rows: Sequence[JobRow]) -> None:
+    """Cancel executions whose workers are gone. One that a process still plays is about to end by itself."""
+    if rows:
+        await cancel_these(tx, [row.seq for row in rows], _IDLE, reason="its worker has ended, or was given up")
+
+
+async def launched(tx: Transaction, queue: str) -> list[JobRow]:
+    """The executions that were launched into a queue and have not ended."""
+    found: list[JobRow] = []
+    for state in _LIVE:
+        rows = await queries.list_jobs(tx, queries.JobFilters(state=state, queue=queue), limit=10_000)
+        found += [row for row in rows if row.parent is None]
+    return found

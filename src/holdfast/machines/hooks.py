@@ -10,7 +10,8 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 from holdfast.errors import UsageError
 from holdfast.machines.graph import MachineGraph
@@ -193,3 +194,14 @@ def _key(name: str, args: tuple[tuple[str, Any], ...]) -> str:
 
 def _name_of(hooks: Any) -> str:
     return str(getattr(hooks, "__name__", type(hooks).__name__))
+
+
+# The program that plays a machine, for hooks that start processes of it.
+
+
+class Program(NamedTuple):
+    url: str  # of the store that has the execution
+    app: str | None = None  # MODULE:APP, if the program is known by that
+
+
+playing: ContextVar[Program | None] = ContextVar("the program that plays a machine", default=None)

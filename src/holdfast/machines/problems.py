@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.errors import UsageError
-from holdfast.shown_text import escaped
+from holdfast.text import escaped
 from holdfast.validation import did_you_mean, nearest
 
 _SHOWN = 50

@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from holdfast.agents.core import AgentsCore
@@ -26,16 +28,60 @@ from holdfast.kernel.rows import JobRow
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import present_workers
 from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
-from holdfast.machines.bundle import Bundle
+from holdfast.machines.bundle import Bundle, load_file
+from holdfast.machines.engine import MachineLayer
 from holdfast.machines.family import waits_for_others
-from holdfast.machines.files import load_file
 from holdfast.machines.hooks import HookRegistry
-from holdfast.machines.imports import import_app, import_hooks, named_pair
-from holdfast.machines.layer import MachineLayer
 from holdfast.machines.orders import OWN_PROCESS, OWN_QUEUES, QUEUE, first_order
 from holdfast.settings import Settings, given_url
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
+
+# Code of a program by where it is: hooks, and the app with its agents, as command lines name them.
+
+
+def import_hooks(named: Sequence[str]) -> Any:
+    """Hooks by where they are: `paper=shop.hooks:PaperHooks`, or `shop.hooks:PaperHooks` alone."""
+    if not named:
+        return None
+    sys.path.insert(0, str(Path.cwd()))
+    if len(named) == 1 and "=" not in named[0]:
+        return [_import(named[0], "hooks")]
+    return {name: _import(target, "hooks") for name, target in map(named_pair, named)}
+
+
+def import_app(target: str) -> tuple[AgentsCore, Machines]:
+    """The app that `shop:hf` names, as what is built on it sees it. A module with just one needs no `:hf`."""
+    sys.path.insert(0, str(Path.cwd()))
+    found = [_import(target, "app")] if ":" in target else [*vars(_import(target, "app")).values()]
+    apps = [parts for each in found if (parts := _parts(each)) is not None]
+    if len(apps) != 1:
+        raise UsageError(f"{target!r} is not a Holdfast app; write MODULE:APP, as in shop:hf.")
+    core, machines = apps[0]
+    machines.engine.app = target
+    return core, machines
+
+
+def _parts(app: object) -> tuple[AgentsCore, Machines] | None:
+    core, machines = getattr(app, "_core", None), getattr(app, "_machines", None)
+    return (core, machines) if isinstance(core, AgentsCore) and isinstance(machines, Machines) else None
+
+
+def _import(target: str, what: str) -> Any:
+    module, _, name = target.partition(":")
+    try:
+        found = importlib.import_module(module)
+        return getattr(found, name) if name else found
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise UsageError(f"{what} {target!r} cannot be imported: {problem}. Write MODULE:OBJECT.") from None
+
+
+def named_pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        name, value = text.rpartition(":")[2], text
+    return name, value
+
 
 _LOOK = 0.2
 _NOBODY = 2**31 - 2  # no worker has this number: it is absent wherever the store can tell who is

@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import MissingExtra
 from holdfast.kernel import codec
-from holdfast.machines.bounded_filters import MOST_BITS, compared, measured, rounded, sliced, weight, whole_number
 from holdfast.machines.meter import (
     DEEPEST,
     METER,
+    MOST_BITS,
     MOST_ITEMS,
     MOST_OUTPUT,
     Meter,
     TemplateError,
     allow,
+    compared,
     measure,
+    measured,
     metered_items,
     plain,
+    rounded,
+    sliced,
+    weight,
+    whole_number,
 )
 
 if TYPE_CHECKING:

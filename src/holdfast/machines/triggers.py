@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from holdfast import crons
+from holdfast import durations
 from holdfast.machines.orders import KIND, LAYER
+from holdfast.values import moment
 from holdfast.values.jobs import JobRecord
-from holdfast.values.times import moment
 
 MARK = "trigger"  # the key of the metadata under which an execution names what started it
 
@@ -54,7 +54,7 @@ class TriggerRecord:
 
 def record_of(trigger: DeclaredTrigger, now_us: int) -> TriggerRecord:
     """What is known of one before anything is read from the store."""
-    following = None if trigger.schedule is None else moment(crons.next_tick(trigger.schedule, "UTC", now_us))
+    following = None if trigger.schedule is None else moment(durations.next_tick(trigger.schedule, "UTC", now_us))
     return TriggerRecord(
         name=trigger.name,
         type=trigger.type,

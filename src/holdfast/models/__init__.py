@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 from holdfast.models.batches import Batches, BatchItem, BatchLine, BatchStatus
-from holdfast.models.cache_markers import with_breakpoints
 from holdfast.models.facts import Facts, check, facts_for
 from holdfast.models.failures import ModelFailure
 from holdfast.models.fold import Delta, FoldedInput, FoldedText, FoldedThinking, Folding, Reply
-from holdfast.models.open import open_model
 from holdfast.models.prices import Price, cost
+from holdfast.models.prompt_cache import with_breakpoints
 from holdfast.models.protocol import Answered, Model, Request
+from holdfast.models.registry import open_model
 from holdfast.models.script import Script, block, call, calls, ends, refuse, reject, say, think, truncate
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import MemoryShelf

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from holdfast.errors import HoldfastError, RetryAdvice
-from holdfast.redaction import Redactor
+from holdfast.text import Redactor
 
 _LONGEST = 65_536  # characters of what a provider says that are looked at
 

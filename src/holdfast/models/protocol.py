@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Wire = dict[str, Any]
 """JSON as the provider speaks it."""
@@ -133,3 +134,28 @@ def request_hash(body: Wire) -> str:
     """The identity of a request body, cache markers and `stream` aside."""
     asked = {key: value for key, value in body.items() if key != "stream"}
     return hashlib.sha256(canonical(unmarked(asked)).encode()).hexdigest()
+
+
+# Files that the provider keeps: what is known of one, and who can upload one.
+
+
+SHORTEST, LONGEST = 3_600, 7_776_000
+"""Seconds for which a file may be kept, if it is not to be kept until it is deleted."""
+
+
+class StoredFile(NamedTuple):
+    id: str
+    name: str
+    media_type: str
+    size: int
+    expires_us: int | None
+
+
+@runtime_checkable
+class Files(Protocol):
+    """A provider that keeps files."""
+
+    async def upload_file(
+        self, path: Path, media_type: str, *, expires_in: int | None = None, total: float = 600.0
+    ) -> StoredFile:
+        """Upload a file, to be kept for so many seconds, or until it is deleted; raises `ModelFailure`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import UsageError
 from holdfast.models.protocol import Wire
+from holdfast.models.request_view import Heard, Returned, clip
+from holdfast.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +165,166 @@ def write_inside(part: Inside) -> dict[str, Any]:
             return {"call": [name, given]}
         case Raw(body):
             return {"block": body}
+
+
+# Expectations: steps of a script that also check what the model is asked.
+#
+# A request that does not fit is refused as a provider refuses a bad one, so nothing is bought; a lab fails its test.
+
+
+Pattern = str | re.Pattern[str]
+"""A text that must be in it, or a regular expression that must be found in it."""
+
+
+class Unexpected(UsageError):
+    """A script was asked something else than it expects; the message says what, and what it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A step that is played if the request fits, and fails the test if it does not."""
+
+    expectation: Expectation
+    step: Part | Callable[[list[Wire]], Part]
+
+    def played(self, body: Wire) -> Part:
+        self.expectation.check(Heard(body))
+        return self.step(list(body["messages"])) if callable(self.step) else self.step
+
+
+class ExpectationMisfit(NamedTuple):
+    expected: str
+    asked: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What a model is expected to be asked. `say`, `call` or `then` says what it answers."""
+
+    text: Pattern | None = None
+    result: Pattern | None = None
+    tool: str | None = None
+    is_error: bool | None = None
+    tools: str | Collection[str] | None = None
+    system: Pattern | None = None
+    model: Pattern | None = None
+    messages: int | None = None
+    fits: Callable[[Wire], object] | None = None
+
+    def say(self, text: str) -> Expected:
+        return Expected(self, Say(text))
+
+    def call(self, name: str, /, **input: Any) -> Expected:
+        return Expected(self, Call(name, input))
+
+    def then(self, step: Part | Callable[[list[Wire]], Part]) -> Expected:
+        """Answer with any other step: `calls(...)`, `refuse()`, a function of the messages …"""
+        return Expected(self, step)
+
+    def check(self, heard: Heard) -> None:
+        """`Unexpected`, with everything that does not fit."""
+        if misfits := self._misfits(heard):
+            raise Unexpected("\n".join([_lines(misfits), "What it was sent:", heard.told()]))
+
+    def _misfits(self, heard: Heard) -> list[ExpectationMisfit]:
+        found = [
+            ExpectationMisfit(f"{name} {_shown(wanted)}", f"{name} {clip(asked)!r}")
+            for name, wanted, asked in (
+                ("text", self.text, heard.text),
+                ("system", self.system, heard.system),
+                ("model", self.model, heard.model),
+            )
+            if wanted is not None and not _is_in(wanted, asked)
+        ]
+        if self.messages is not None and self.messages != len(heard.messages):
+            found.append(ExpectationMisfit(plural(self.messages, "message"), plural(len(heard.messages), "message")))
+        return [*found, *self._about_tools(heard.tools), *self._about_results(heard.results), *self._about_body(heard)]
+
+    def _about_tools(self, offered: list[str]) -> list[ExpectationMisfit]:
+        if self.tools is None:
+            return []
+        if isinstance(self.tools, str):
+            wanted, fits = f"{self.tools} among the tools", self.tools in offered
+        else:
+            wanted, fits = f"the tools {_named(self.tools)}", set(self.tools) == set(offered)
+        return [] if fits else [ExpectationMisfit(wanted, f"the tools {_named(offered)}")]
+
+    def _about_results(self, results: list[Returned]) -> list[ExpectationMisfit]:
+        if self.result is None and self.tool is None and self.is_error is None:
+            return []
+        if any(self._is_it(result) for result in results):
+            return []
+        what = {None: "a result", True: "an error", False: "a success"}[self.is_error]
+        of = "" if self.tool is None else f" of {self.tool}"
+        words = "" if self.result is None else f" {_shown(self.result)}"
+        return [ExpectationMisfit(f"{what}{of}{words}", ", ".join(map(str, results)) or "no results")]
+
+    def _is_it(self, result: Returned) -> bool:
+        return (
+            self.tool in (None, result.tool)
+            and self.is_error in (None, result.is_error)
+            and (self.result is None or _is_in(self.result, result.text))
+        )
+
+    def _about_body(self, heard: Heard) -> list[ExpectationMisfit]:
+        if self.fits is None:
+            return []
+        name = getattr(self.fits, "__name__", "a function")
+        try:
+            answer = self.fits(heard.body)
+        except AssertionError as problem:
+            return [ExpectationMisfit(f"what {name} asserts", str(problem) or "something else")]
+        return [] if answer else [ExpectationMisfit(f"what {name} says yes to", "something that it says no to")]
+
+
+def expect(  # noqa: PLR0913  the language
+    fits: Callable[[Wire], object] | None = None,
+    /,
+    *,
+    text: Pattern | None = None,
+    result: Pattern | None = None,
+    tool: str | None = None,
+    is_error: bool | None = None,
+    tools: str | Collection[str] | None = None,
+    system: Pattern | None = None,
+    model: Pattern | None = None,
+    messages: int | None = None,
+) -> Expectation:
+    """What a model is to be asked at this step of a script: `expect(text="A1").call("find_order", number="A1")`.
+
+    A text is one that must be in it; `re.compile(...)` is searched for. `text` is what the user said last. `result`,
+    `tool` and `is_error` are of one result of the last calls. `tools` are exactly those offered, or one of them.
+    `fits` is given the body of the request: it returns whether it fits, or asserts.
+    """
+    expectation = Expectation(
+        text=text,
+        result=result,
+        tool=tool,
+        is_error=is_error,
+        tools=tools,
+        system=system,
+        model=model,
+        messages=messages,
+        fits=fits,
+    )
+    if expectation == Expectation():
+        raise UsageError('expect() has nothing to check: add an argument, such as expect(text="A1").')
+    return expectation
+
+
+def _is_in(wanted: Pattern, text: str) -> bool:
+    return wanted in text if isinstance(wanted, str) else wanted.search(text) is not None
+
+
+def _shown(wanted: Pattern) -> str:
+    return f"with {wanted!r} in it" if isinstance(wanted, str) else f"that matches {wanted.pattern!r}"
+
+
+def _named(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "(none)"
+
+
+def _lines(misfits: list[ExpectationMisfit]) -> str:
+    return "\n".join(
+        line for misfit in misfits for line in (f"- expected {misfit.expected}", f"+ asked    {misfit.asked}")
+    )

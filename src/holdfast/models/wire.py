@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.models import thinking_signature
+from holdfast.models import request_view
 from holdfast.models.fold import Folding
 from holdfast.models.prompt_cache import PromptCache
 from holdfast.models.protocol import Wire, canonical, request_hash, unmarked
@@ -32,7 +32,7 @@ def to_events(
     Without a `cache` nothing is read from one or written to one, whatever is marked.
     """
     identity = hashlib.sha256(f"{request_hash(body)}/{call.rpartition('/')[0]}".encode()).hexdigest()
-    binding = thinking_signature.after(key, body, account)
+    binding = request_view.after(key, body, account)
     blocks: list[Wire] = []
     inner: list[Wire] = []
     for index, part in enumerate(turn.parts):
@@ -89,7 +89,7 @@ def to_batch_message(turn: ScriptedTurn, body: Wire, custom_id: str, *, key: str
     return {**message, "usage": {**message["usage"], "service_tier": "batch"}}
 
 
-def _block(part: Inside, id: str, binding: thinking_signature.SignatureBinding) -> Wire:
+def _block(part: Inside, id: str, binding: request_view.SignatureBinding) -> Wire:
     match part:
         case Think(text):
             return {"type": "thinking", "thinking": text, "signature": binding.sign(text)}

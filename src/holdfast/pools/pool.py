@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self, TypedDict
 
 from holdfast import validation
+from holdfast.client.core import Core
 from holdfast.clock import Ports
-from holdfast.core import Core
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import pools
@@ -24,7 +24,7 @@ from holdfast.kernel.drivers import connect, dialect_of, sqlite_path
 from holdfast.kernel.ids import new_id
 from holdfast.pools.keeper import Keeper, Kept
 from holdfast.pools.launchers import InProcess, Launcher, Place
-from holdfast.pools.policy import WorkerPool
+from holdfast.pools.size import WorkerPool
 from holdfast.pools.stats import PoolStats, served_by, settings_json, stats_of
 from holdfast.workers.definitions import Registry
 from holdfast.workers.isolation.pool import ProcessPool

@@ -18,10 +18,8 @@ from datetime import timedelta
 from holdfast.resp import frames
 from holdfast.resp.client import Client
 from holdfast.resp.dispatch import NOAUTH, dispatch, dispatch_together, is_together, is_waiting
-from holdfast.resp.frames import BadFrame, Frames
+from holdfast.resp.frames import BadFrame, Failure, Frames, Reply, encode, watch_peer
 from holdfast.resp.gateway import INLET, RespGateway
-from holdfast.resp.liveness import watch_peer
-from holdfast.resp.replies import Failure, Reply, encode
 
 log = logging.getLogger("holdfast.resp")
 

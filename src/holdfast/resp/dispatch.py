@@ -8,16 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from holdfast.errors import HoldfastError, StoreRefused, Unavailable, UsageError
 from holdfast.resp.call import CallRefused, Command, CommandCall
 from holdfast.resp.client import Client
-from holdfast.resp.frames import AFTER_AUTH
+from holdfast.resp.commands import connecting, data, jobs, keyspace, leases, lists, plans, runs, workers
+from holdfast.resp.frames import AFTER_AUTH, Failure, Reply, Simple
 from holdfast.resp.gateway import RespGateway
 from holdfast.resp.keyspace import WrongKind
-from holdfast.resp.replies import Failure, Reply, Simple
-from holdfast.resp.table import TABLE
-from holdfast.shown_text import plural
+from holdfast.text import plural
+
+# The table of commands: everything that the gateway understands. COMMAND, the arity checks and the reference page
+# come
+# from it.
+
+
+GROUPS: Mapping[str, tuple[Command, ...]] = {
+    "Connections": (*connecting.COMMANDS, *connecting.commands(lambda: TABLE)),
+    "Workers": workers.COMMANDS,
+    "Jobs": jobs.COMMANDS,
+    "Leases": leases.COMMANDS,
+    "Queues": jobs.QUEUE_COMMANDS,
+    "Plans and actions": (*plans.COMMANDS, *plans.ACTION_COMMANDS),
+    "Runs of agents": runs.COMMANDS,
+    "Lists": lists.COMMANDS,
+    "Keys": keyspace.COMMANDS,
+    "Strings": data.COMMANDS,
+    "Hashes": data.HASH_COMMANDS,
+    "Sorted sets": data.SORTED_SET_COMMANDS,
+}
+TABLE: Mapping[str, Command] = {command.name: command for group in GROUPS.values() for command in group}
+
 
 log = logging.getLogger("holdfast.resp")
 

@@ -25,12 +25,9 @@ from holdfast.kernel.waiting import report_progress
 from holdfast.kernel.workers import list_workers
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.resp import workers
-from holdfast.resp.deliveries import Popped
-from holdfast.resp.endings import Write
+from holdfast.resp.endings import Popped, Write
 from holdfast.resp.plans import KIND, find_by_job, find_by_jobs, find_plan_job, kernel_id, public_id
-from holdfast.resp.rows import Epoch, PlanJobRow, WorkerEpoch
-from holdfast.resp.statuses import ENDED, MOVES, status_of
-from holdfast.resp.times import shown_time
+from holdfast.resp.records import ENDED, MOVES, Epoch, PlanJobRow, WorkerEpoch, shown_time, status_of
 
 RAW = "resp.data"
 RESULT_CAP = 12 << 20

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.database import Transaction, reading, single
-from holdfast.resp.principals import KeyPrincipal
-from holdfast.resp.rows import RespKeyRow
-from holdfast.resp.statements import KeysSql
+from holdfast.resp.client import KeyPrincipal
+from holdfast.resp.records import KeysSql, RespKeyRow
 
 
 class StoredKey(NamedTuple):

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreRefused
 from holdfast.kernel.database import Transaction, reading
-from holdfast.resp.rows import PartRow, ValueRow
-from holdfast.resp.statements import KeyspaceSql
+from holdfast.resp.records import KeyspaceSql, PartRow, ValueRow
 
 MOST_FIELDS = 10_000
 NEVER = 1 << 62

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from holdfast.errors import UsageError
-from holdfast.resp.client import PopForm
-from holdfast.resp.principals import KeyPrincipal, from_table
+from holdfast.resp.client import KeyPrincipal, PopForm, from_table
 
 DEFAULT_BIND = "127.0.0.1:6380"
 HEARTBEAT = timedelta(seconds=30)

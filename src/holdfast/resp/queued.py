@@ -22,14 +22,12 @@ from holdfast.kernel.rows import Held, Lease, NewJob, Route
 from holdfast.kernel.workers import list_routes
 from holdfast.outcomes import Done
 from holdfast.resp import jobs, plans, workers
-from holdfast.resp.arguments import QUEUE, queue_of, space_of
-from holdfast.resp.call import CallRefused, CommandCall
-from holdfast.resp.deliveries import Popped
+from holdfast.resp.call import QUEUE, CallRefused, CommandCall, queue_of, space_of
+from holdfast.resp.endings import Popped
+from holdfast.resp.frames import Reply
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import PopWaiter
-from holdfast.resp.replies import Reply
-from holdfast.resp.rows import QueuePlace
-from holdfast.resp.statements import HoldersSql
+from holdfast.resp.records import HoldersSql, QueuePlace
 
 PROCESSING = b"queue:processing"
 _MOST = 1_000  # jobs that LRANGE and PEEK see

@@ -12,22 +12,122 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from holdfast.agents.core import AgentsCore
+from holdfast.brokers.hub import Hub
 from holdfast.errors import Unavailable, UsageError
+from holdfast.kernel import workers
+from holdfast.kernel.broker_rows import NOWHERE, Renewal
+from holdfast.kernel.brokers import leases_of
+from holdfast.kernel.database import Transaction
+from holdfast.kernel.leases import renew_each
+from holdfast.kernel.rows import Held
 from holdfast.resp import keys
+from holdfast.resp import workers as resp_workers
 from holdfast.resp.client import Client
 from holdfast.resp.connection import RespConnection
 from holdfast.resp.gateway import RespGateway
 from holdfast.resp.options import RespOptions
-from holdfast.resp.renewal import LeaseRenewal
-from holdfast.resp.upkeep import Upkeep
+from holdfast.resp.records import Epoch, HoldersSql
+from holdfast.resp.workers import MOST, NEVER_US
+from holdfast.workers.lifeline import Lifeline
+
+# Leases of jobs that this server has sent over connections that still live.
+#
+# Their worker may send its heartbeats to another server, which does not know what this one has sent. So each server
+# renews what it has sent, while the worker lives, wherever it is heard.
+
 
 log = logging.getLogger("holdfast.resp")
+
+
+class LeaseRenewal:
+    def __init__(self, gateway: RespGateway) -> None:
+        self._gateway = gateway
+
+    async def run(self) -> None:
+        every = self._gateway.options.heartbeat.total_seconds()
+        while True:
+            await self._gateway.clock.sleep(every)
+            try:
+                await self.keep()
+            except Unavailable as problem:
+                self._gateway.core.ports.try_again(problem)
+            except Exception:  # the edge of a task that all workers need: it continues
+                log.exception("cannot keep the leases of jobs that were sent")
+
+    async def keep(self) -> None:
+        """Renew what was sent over connections of this server, and forget what has ended since."""
+        delivered = self._gateway.pops.delivered
+        for epoch, mine in delivered.by_epoch().items():
+            still = await self._gateway.transact(keep, epoch, mine, ttl_us=self._gateway.dead_after_us)
+            delivered.forget_others(mine, still)
+
+
+async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
+    """Renew what a live worker was sent, but not beyond its own time. Which of them it holds still."""
+    alive = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
+    if [row.epoch for row in alive] != [epoch]:
+        return set()
+    now, left_us = alive[0].now, alive[0].left_us
+    leases = [each for each in await leases_of(tx, epoch.worker, limit=MOST) if each.lease.held in delivered]
+    soon = [each.lease.held for each in leases if each.lease_until - now < ttl_us * 2 // 3]
+    await renew_each(tx, [Renewal(*held, min(ttl_us, left_us)) for held in soon], ceiling_us=NEVER_US)
+    return {each.lease.held for each in leases}
+
+
+# Upkeep: what any Holdfast process does now and then, done here too, because a gateway may be the only one.
+#
+# A hub without brokers does it, as it does for programs that hold leases: it sweeps, and holds duties. So deadlines,
+# lanes, families, retention, schedules and tallies need no worker. What is left is the gateway's own: to look for
+# those
+# who wait for jobs, and to take back what its silent workers hold.
+
+
+_PAUSE = 1.0
+_LIMIT = 500
+
+
+class Upkeep:
+    def __init__(self, gateway: RespGateway, lifeline: Lifeline | None = None) -> None:
+        """`lifeline`: what beats for it, instead of a thread."""
+        self._gateway = gateway
+        core = gateway.core
+        self._hub = Hub(core.registry, gateway.database, core.settings, core.ports, name="resp", lifeline=lifeline)
+
+    async def begin(self) -> None:
+        await self._hub.start()
+
+    async def close(self) -> None:
+        await self._hub.close()
+
+    async def run(self) -> None:
+        wanted = self._gateway.pops.look_wanted
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE):
+                    await wanted.wait()
+            wanted.clear()
+            try:
+                await self.look()
+            except Unavailable as problem:
+                self._gateway.core.ports.try_again(problem)
+            except Exception:  # the edge of a task that everybody needs: it continues
+                log.exception("cannot look for those who wait for jobs")
+
+    async def look(self) -> None:
+        """Look once for everybody who waits here, and take back what workers hold that were silent for too long."""
+        gateway, pops = self._gateway, self._gateway.pops
+        sight = await gateway.transact(workers.look, NOWHERE, pops.served())
+        if sight.leased and await gateway.transact(resp_workers.is_silent, until=sight.now):
+            chance = gateway.core.ports.random
+            await gateway.transact(resp_workers.give_up_silent, limit=_LIMIT, chance=chance, until=sight.now)
+        await pops.looked(sight)
+
 
 _LOOK = 0.5  # seconds between two looks at which keys are revoked
 

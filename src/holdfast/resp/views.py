@@ -10,11 +10,10 @@ from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.queries import now as store_time
 from holdfast.kernel.states import State
 from holdfast.resp import jobs, plans, queued, workers
-from holdfast.resp.arguments import QUEUE, VIEWS, space_of
-from holdfast.resp.call import CommandCall
+from holdfast.resp.call import QUEUE, VIEWS, CommandCall, space_of
+from holdfast.resp.frames import Members, Pairs, Reply
 from holdfast.resp.keyspace import WrongKind
 from holdfast.resp.options import STATS_KEPT
-from holdfast.resp.replies import Members, Pairs, Reply
 
 _MICROSECOND = timedelta(microseconds=1)
 _NEWEST = 1_000  # jobs of actions, and plans, that are listed as keys

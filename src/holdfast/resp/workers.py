@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from typing import Any, NamedTuple
 
-from holdfast.brokers.routes import Takes
+from holdfast.brokers.waiters import Takes
 from holdfast.errors import DuplicateWorker, StoreRefused
 from holdfast.kernel.broker_rows import NOWHERE, Beaten, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
@@ -25,10 +25,9 @@ from holdfast.kernel.routes import ANY_JOB, serves
 from holdfast.kernel.rows import Held, Route
 from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.kernel.workers import Registration, list_workers, lose_workers, unregister
+from holdfast.resp.client import KeyPrincipal
 from holdfast.resp.plans import KIND, public_id
-from holdfast.resp.principals import KeyPrincipal
-from holdfast.resp.rows import Epoch, HeldLease, WorkerEpoch
-from holdfast.resp.statements import HoldersSql
+from holdfast.resp.records import Epoch, HeldLease, HoldersSql, WorkerEpoch
 
 MOST = 10_000
 NEVER_US = 315_360_000_000_000

@@ -7,17 +7,14 @@ run much later, more than once, and in another process. Runs, model calls and to
 from __future__ import annotations
 
 from holdfast.app import Holdfast, core_of
-from holdfast.distribution import VERSION
-from holdfast.errors import MissingExtra, UsageError
+from holdfast.errors import VERSION, MissingExtra, UsageError
 
 try:
     from opentelemetry import metrics, trace
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from holdfast.telemetry.agents import AgentSpans
-    from holdfast.telemetry.conventions import SCHEMA
-    from holdfast.telemetry.jobs import AppSpans, JobMetrics
+    from holdfast.telemetry.spans import SCHEMA, AgentSpans, AppSpans, JobMetrics
 except ModuleNotFoundError as missing:
     raise MissingExtra("otel", "holdfast.telemetry") from missing
 

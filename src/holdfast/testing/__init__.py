@@ -1,8 +1,8 @@
 """What tests of Holdfast, and of programs built on it, stand on. Nothing in the runtime imports it."""
 
-from holdfast.models.expectations import expect
 from holdfast.models.request_view import Heard
 from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
+from holdfast.models.steps import expect
 from holdfast.testing.bought import Rebought
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Crash

@@ -6,34 +6,110 @@ What a test asks is answered without `await`, so that it cannot be forgotten; wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from holdfast.agents import listings, queries
 from holdfast.agents.api.run import Run
 from holdfast.agents.capsules.cassettes import record_runs, save
 from holdfast.agents.definition import AGENT_KIND, TOOL_KIND, nano_of
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.money.api import Budget, Policy
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.money.api import Budget, Policy, TimeSpan, usage_of_all
+from holdfast.agents.people.rulings import list_inquiries
+from holdfast.agents.values import Inquiry, inquiry_of
 from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
+from holdfast.kernel import codec
+from holdfast.kernel.database import Database
 from holdfast.kernel.states import State
+from holdfast.models.protocol import Wire
 from holdfast.models.request_view import Heard
-from holdfast.models.script import Script
+from holdfast.models.script import Script, ScriptedTurn
+from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import MemoryShelf
-from holdfast.testing import bought, enqueued, store_view
-from holdfast.testing.bought import Rebought
+from holdfast.models.steps import Unexpected
+from holdfast.testing import bought, enqueued
+from holdfast.testing.bought import Rebought, turn_of
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import CrashPlan
 from holdfast.testing.crew import LabCrew, Stuck
 from holdfast.testing.enqueued import Question
-from holdfast.testing.model import LabModel
+
+# What a test asks the store of people and of money.
+
+
+_MOST = 10_000
+
+
+async def open_inquiries(database: Database, run: str | None) -> list[Inquiry]:
+    """What people are asked by anybody, or by a run and all below it; `run` may be an inquiry or a call, too."""
+    rows = await database.transact(list_inquiries, state="open", limit=_MOST)
+    if run is None:
+        return [inquiry_of(row) for row in rows]
+    tree = await _tree(database, run)
+    return [inquiry_of(row) for row in rows if row.run in tree or run in (row.id, row.call)]
+
+
+async def _tree(database: Database, run: str) -> set[str]:
+    found, new = {run}, [run]
+    while new:
+        below = await database.transact(listings.list_runs, parent=new.pop(), limit=_MOST)
+        found |= {row.id for row in below}
+        new += [row.id for row in below]
+    return found
+
+
+async def spent(database: Database, tenant: str | None) -> Decimal:
+    rows = await database.transact(usage_of_all, (), TimeSpan(0, queries.LAST), tenant)
+    return sum((Decimal(row.cost_nano) for row in rows), Decimal(0)) / 1_000_000_000
+
+
+def described(inquiry: Inquiry) -> str:
+    """An inquiry in a line."""
+    if inquiry.call is not None:
+        return f"{inquiry.kind} of {inquiry.call.name}({codec.encode(inquiry.call.input, what='', cap=1 << 26)})"
+    return f"{inquiry.kind}: {inquiry.data.get('question') or inquiry.data.get('reason') or inquiry.name}"
+
+
+# The model of a lab: it plays the script, and remembers what it was asked and what did not fit.
+#
+# Its batches are in memory, beside the lab's workers: they outlive any of them, as those of a provider do.
+
+
+class LabModel(ScriptedModel):
+    """Answers for every model of an app. `agent_of` says which agent a run is of."""
+
+    def __init__(self, script: Script, *, ports: Ports, agent_of: Callable[[str], str]) -> None:
+        super().__init__(script, ports=ports, batches=MemoryShelf())
+        self.asked: list[Heard] = []
+        self._agent_of = agent_of
+        self._misfits: list[str] = []
+
+    def turn(self, body: Wire, call: str) -> ScriptedTurn:
+        run, number = turn_of(call) or (call.partition("/")[0], 0)
+        heard = Heard(body, run, number, self._agent_of(run))
+        self.asked.append(heard)
+        try:
+            return self._script.for_agent(heard.agent).turn(body)
+        except Unexpected as problem:
+            whose = f"agent {heard.agent} (run {run}, turn {number})" if heard.agent else f"call {call}"
+            self._misfits.append(f"the model of {whose} was asked something that its script does not expect: {problem}")
+            raise
+
+    def require_expected(self) -> None:
+        """`AssertionError`, once, when a request did not fit what the script expects."""
+        __tracebackhide__ = True
+        misfits, self._misfits = self._misfits, []
+        if misfits:
+            more = f"\n\n{len(misfits) - 1} more did not fit." if len(misfits) > 1 else ""
+            raise AssertionError(misfits[0] + more)
+
 
 R = TypeVar("R")
 Asker = Run[Any] | Inquiry | str
@@ -76,7 +152,7 @@ class AgentsInLab(ABC):
 
     def inquiries(self, run: Asker | None = None) -> list[Inquiry]:
         """The open inquiries, the oldest first: all of them, or those of a run and of the runs below it."""
-        return self.look(partial(store_view.open_inquiries, run=None if run is None else _id(run)))
+        return self.look(partial(open_inquiries, run=None if run is None else _id(run)))
 
     async def approve(self, run: Asker, *, input: dict[str, Any] | None = None, by: str = "") -> Inquiry:
         """Approve the call or the run that a person is asked about. Then drain.
@@ -116,7 +192,7 @@ class AgentsInLab(ABC):
 
     def spent(self, *, tenant: str | None = None) -> Decimal:
         """What models have cost in this lab, in USD: everybody, or one tenant."""
-        return self.look(partial(store_view.spent, tenant=tenant))
+        return self.look(partial(spent, tenant=tenant))
 
     async def pass_time(self, *runs: Run[Any]) -> None:
         """Drain, and move the clock to whatever is due next, until each run has ended or waits for a person.
@@ -147,7 +223,7 @@ class AgentsInLab(ABC):
     async def _has_ended_or_asks(self, run: Run[Any]) -> bool:
         if (await run.refresh()).state in ENDED:
             return True
-        return bool(await store_view.open_inquiries(core_of(self.app).runtime().database, run.id))
+        return bool(await open_inquiries(core_of(self.app).runtime().database, run.id))
 
     async def _advance_to_next(self) -> None:
         now = self.clock.wall_us()
@@ -168,7 +244,7 @@ class AgentsInLab(ABC):
             return thing  # of a call, or of an inquiry that is decided: the app says what about it
         if not found:
             raise UsageError(f"nothing is asked of a person by {thing!r}. Drain first; `await run.why()` says more.")
-        listed = "".join(f"\n  {each.id}: {store_view.described(each)}" for each in found)
+        listed = "".join(f"\n  {each.id}: {described(each)}" for each in found)
         raise UsageError(
             f"{len(found)} things are asked of a person by {thing!r}; give one of lab.inquiries():{listed}"
         )

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from holdfast.agents import queries, run_pages
+from holdfast.agents import listings, queries
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.rows import RunRow
-from holdfast.agents.values.runs import Turn
+from holdfast.agents.values import Turn
 from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.testing.enqueued import read_jobs
@@ -89,7 +89,7 @@ async def every_run(database: Database) -> list[RunRow]:
     """Every run in the store, the newest first."""
     rows: list[RunRow] = []
     before = (LAST, AFTER_ALL)
-    while page := await database.transact(run_pages.list_runs, before=before, limit=_PAGE):
+    while page := await database.transact(listings.list_runs, before=before, limit=_PAGE):
         rows += page
         before = (page[-1].created_at, page[-1].id)
     return rows

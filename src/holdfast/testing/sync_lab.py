@@ -12,11 +12,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from holdfast.agents.api.run import Run
 from holdfast.agents.money.api import Budget, Policy
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values import Inquiry
 from holdfast.app import Holdfast
+from holdfast.client.jobs import Job, JobFunction
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
-from holdfast.jobs import Job, JobFunction
 from holdfast.models.request_view import Heard
 from holdfast.models.script import Script
 from holdfast.testing.agents import Asker

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, ClassVar
 
-from holdfast.kernel.flow_rows import LaneRow, QueueRow
+from holdfast.durations import microseconds, show
+from holdfast.kernel.drivers.addresses import without_password
+from holdfast.kernel.flow_rows import LaneRow, QueueRow, ScheduleRow
+from holdfast.kernel.ids import JobId
 from holdfast.kernel.queues import QueueStats
-from holdfast.values.rows import value_of
+from holdfast.models.facts import place_of
+from holdfast.values import value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +74,50 @@ def lane_of(row: LaneRow) -> LaneRecord:
 
 def _span(us: int | None) -> timedelta | None:
     return None if us is None else timedelta(microseconds=us)
+
+
+# Schedules as programs see them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRecord:
+    """A schedule as it stands in the store.
+
+    If it could not be fired, `error` says why, and `retry_at` when it is tried again.
+    """
+
+    SHOWN: ClassVar = ("paused",)
+
+    name: str
+    kind: str
+    queue: str
+    cron: str
+    timezone: str
+    catch_up: str
+    next_at: datetime
+    last_at: datetime | None
+    last_job: JobId | None
+    paused_at: datetime | None
+    retry_at: datetime | None
+    error: str | None
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_at is not None
+
+
+def schedule_of(row: ScheduleRow) -> ScheduleRecord:
+    return value_of(ScheduleRecord, row)
+
+
+# Settings as they are listed: durations as people write them, URLs without their credentials.
+
+
+def shown_setting(name: str, value: Any) -> Any:
+    if name in ("url", "direct_url"):
+        return without_password(value)
+    return place_of(value).url if name == "provider_url" else written(value)
+
+
+def written(value: Any) -> Any:
+    return show(microseconds(value)) if isinstance(value, timedelta) else value

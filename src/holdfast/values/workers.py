@@ -9,8 +9,7 @@ from holdfast.kernel.broker_rows import NOWHERE, WorkerRow
 from holdfast.kernel.rows import DutyRow
 from holdfast.kernel.states import WorkerState
 from holdfast.kernel.workers import loop_hold_of, slots_of
-from holdfast.values.rows import Stored, value_of
-from holdfast.values.times import moment
+from holdfast.values import Stored, moment, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Lease
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, StoreTrouble, TryAgain
 from holdfast.settings import Settings
-from holdfast.tracebacks import message_of, traceback_of
+from holdfast.text import message_of, traceback_of
 from holdfast.workers.context import JobContext, Parking
 from holdfast.workers.definitions import Definition
 from holdfast.workers.holdings import Holding, Stop
@@ -361,3 +361,28 @@ def raised() -> TryAgain:
     """The exception being handled, as a reason to try again."""
     problem = sys.exception()
     return TryAgain(error=message_of(problem), trace=traceback_of(problem) if problem else "")
+
+
+# Plain attempts: a handler with nothing around it, as most are.
+#
+# It is async and shares this process, takes no context, and its time is not limited. The worker calls it from the
+# attempt's own coroutine. Only the way to the handler is shorter: what its end means is decided in `attempt`, for
+# all.
+
+
+def called(definition: Definition | None, holding: Holding, now: float) -> Awaitable[Any] | None:
+    """The handler, called with its stored arguments and not yet begun; None when this attempt is not a plain one.
+
+    None also when it may not start, or its arguments do not fit: the long way says what becomes of it then.
+    """
+    lease = holding.lease
+    if definition is None or not definition.is_plain or lease.timeout_us is not None or lease.deadline_at is not None:
+        return None
+    if not holding.may_start(now):
+        return None
+    try:
+        handler: Awaitable[Any] = definition.function(**definition.signature.read(lease.payload))
+    except Exception:  # noqa: BLE001  `attempt` meets it again, and reports it
+        return None
+    holding.entered = True
+    return handler

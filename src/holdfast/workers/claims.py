@@ -2,17 +2,177 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel.bounds import urgent
-from holdfast.kernel.claim import heads
-from holdfast.kernel.database import Database
-from holdfast.kernel.rows import Lease
+from holdfast.kernel.claim import LOOKED, claim, heads, read_note
+from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.lanes import claim_in_lanes
+from holdfast.kernel.routes import is_laned, serves
+from holdfast.kernel.rows import Lease, Route, Sight
+from holdfast.kernel.workers import learn_routes
 from holdfast.settings import Settings
-from holdfast.workers.served_routes import Routing, Turn
+from holdfast.workers.definitions import Registry
+from holdfast.workers.duties import Duties
+from holdfast.workers.layer import Layer, hear
+from holdfast.workers.poll import Polling
 from holdfast.workers.telemetry import WorkerTelemetry
+
+# Which routes a worker serves, and which of them are worth asking now.
+#
+# A claim probes at most 32 hot routes: those that lately gave work or were named by a wake-up. A probe over all
+# served routes refreshes them, whenever a claim comes back short.
+
+
+Claim = Callable[[Transaction, int, Sequence[int], int, int], Awaitable[list[Lease]]]
+Turn = tuple[str, Claim, list[int]]
+
+MOST_HOT = 32
+
+
+class Routing:
+    def __init__(
+        self,
+        queues: Collection[str] | None,
+        capabilities: Collection[str],
+        slots_of: Callable[[Iterable[str]], str] = lambda _: "jobs",
+    ) -> None:
+        """`slots_of` says whose slots the jobs of a route take, by its capabilities."""
+        self._queues = queues
+        self._capabilities = frozenset(capabilities)
+        self._slots_of = slots_of
+        self._refused: dict[int, Route] = {}
+        self._slots: dict[int, str] = {}
+        self._known: set[int] = set()
+        self._served: dict[int, None] = {}
+        self._laned: set[int] = set()
+        self._hot: dict[int, None] = {}
+        self._lanes_first = False
+        self.changed_at = 0
+
+    @property
+    def served(self) -> list[int]:
+        return list(self._served)
+
+    @property
+    def hot(self) -> list[int]:
+        return list(self._hot)
+
+    def turns(self) -> list[Turn]:
+        """The hot routes by slots and by how they are claimed, without lanes or with. Who comes first takes turns."""
+        sorts: dict[tuple[str, bool], list[int]] = {}
+        for route in self._hot:
+            sorts.setdefault((self._slots[route], route in self._laned), []).append(route)
+        turns: list[Turn] = [
+            (slots, claim_in_lanes if laned else claim, routes) for (slots, laned), routes in sorted(sorts.items())
+        ]
+        self._lanes_first = not self._lanes_first
+        return turns[::-1] if self._lanes_first else turns
+
+    def learn(self, routes: Iterable[Route], changed_at: int | None = None) -> bool:
+        """Remember routes read from the store, and serve those this worker can; True when there are new ones."""
+        before = len(self._served)
+        for route in routes:
+            if route.id in self._known:
+                continue
+            self._known.add(route.id)
+            self._judge(route)
+        self.changed_at = max(self.changed_at, changed_at or 0)
+        return len(self._served) > before
+
+    def offer(self, capabilities: Collection[str]) -> None:
+        """The worker can do more than it could: routes that it had to leave to others may be its own now."""
+        if not self._capabilities.issuperset(capabilities):
+            self._capabilities |= set(capabilities)
+            for route in list(self._refused.values()):
+                self._judge(route)
+
+    def _judge(self, route: Route) -> None:
+        if not serves(route, self._queues, self._capabilities):
+            self._refused[route.id] = route
+            return
+        self._refused.pop(route.id, None)
+        self._served[route.id] = None
+        self._slots[route.id] = self._slots_of(json.loads(route.capabilities))
+        if is_laned(route):
+            self._laned.add(route.id)
+
+    def knows(self, routes: Iterable[int]) -> bool:
+        return all(route in self._known for route in routes)
+
+    def serves(self, routes: Iterable[int]) -> bool:
+        return any(route in self._served for route in routes)
+
+    def heat(self, routes: Iterable[int]) -> bool:
+        """Mark routes as worth asking; False when none of them is served here."""
+        ours = [route for route in routes if route in self._served]
+        for route in ours:
+            self._hot.pop(route, None)
+            self._hot[route] = None
+        self._trim()
+        return bool(ours)
+
+    def cool(self, heads: Sequence[int]) -> None:
+        """Keep hot what has work, the first of them if there are too many: the others' turn comes as these move on."""
+        self._hot = dict.fromkeys([route for route in heads if route in self._served][:MOST_HOT])
+
+    def _trim(self) -> None:
+        while len(self._hot) > MOST_HOT:
+            del self._hot[next(iter(self._hot))]
+
+
+# Which routes there are: read from the store whenever it has new ones, and all of them now and then.
+
+
+class KnownRoutes:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        registry: Registry,
+        routing: Routing,
+        capabilities: Callable[[], Sequence[str]],
+    ) -> None:
+        """`capabilities` says what the worker can do by now."""
+        self._database = database
+        self._settings = settings
+        self._registry = registry
+        self._routing = routing
+        self._capabilities = capabilities
+        self._learned_at = float("-inf")
+
+    @property
+    def due_at(self) -> float:
+        """When all of them are to be read again, by our own clock."""
+        return self._learned_at + self._settings.route_refresh.total_seconds()
+
+    async def begin(self) -> None:
+        await self._learn(0)
+
+    def forget(self) -> None:
+        """The clock by which new routes are known has gone back: read all of them at the next look."""
+        self._learned_at = float("-inf")
+        self._routing.changed_at = 0
+
+    async def after(self, sight: Sight, now: float) -> bool:
+        """Read what a look showed to be new; True when this worker serves some that it did not serve before."""
+        changed_at = sight.routes_changed or 0
+        if now - self._learned_at >= self._settings.route_refresh.total_seconds():
+            self._learned_at = now
+            return await self._learn(0, changed_at)
+        return changed_at > self._routing.changed_at and await self._learn(self._routing.changed_at, changed_at)
+
+    async def _learn(self, since: int, changed_at: int | None = None) -> bool:
+        routes = await learn_routes(self._database, since=since)
+        for layer in self._registry.layers if self._registry.adopts else ():
+            await layer.adopt(self._database, routes)
+        self._routing.offer(self._capabilities())  # what was declared since counts too
+        return self._routing.learn(routes, changed_at)
+
 
 _TRIES = 3  # claims in a row, before those who hold what there is seem to take their time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds
@@ -112,3 +272,54 @@ class Claiming:
         with urgent():
             first = await self._database.transact(heads, self._routing.served)
         self._routing.cool(first)
+
+
+# Hints: what a worker does about a hint. A hint may be lost, late or wrong; it only makes the worker look sooner.
+
+
+class Hints:
+    def __init__(
+        self,
+        routing: Routing,
+        claims: Claiming,
+        polling: Polling,
+        duties: Duties,
+        *,
+        layers: Sequence[Layer],
+        work: asyncio.Event,
+        cancelled: Callable[[list[int]], None],
+    ) -> None:
+        """`work` is set when there may be something to claim; `cancelled` is told which workers should renew now."""
+        self._routing = routing
+        self._claims = claims
+        self._polling = polling
+        self._duties = duties
+        self._layers = layers
+        self._work = work
+        self._cancelled = cancelled
+
+    def take(self, note: str) -> None:
+        subject, _, rest = note.partition(" ")
+        numbers = [int(part) for part in rest.split(",") if part.isdigit()]
+        if subject == "route":
+            self._duties.stirred = True
+            self._heat(numbers)
+        elif subject == LOOKED:
+            if not self._routing.hot:
+                self._heat(numbers)
+            elif self._routing.serves(numbers):  # the hot ones have an order, which this list would spoil
+                self._claims.look_around()
+                self._work.set()
+            self._polling.heard(read_note(rest))
+        elif subject == "cancel":
+            self._cancelled(numbers)
+        elif not hear(self._layers, subject, rest):
+            self._polling.wanted.set()
+            self._work.set()
+
+    def _heat(self, routes: Sequence[int]) -> None:
+        """There may be something to claim there."""
+        if not self._routing.knows(routes):
+            self._polling.wanted.set()
+        if self._routing.heat(routes):
+            self._work.set()

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from holdfast.clock import Ports
-from holdfast.crons import next_tick
-from holdfast.durations import microseconds
+from holdfast.durations import microseconds, next_tick
 from holdfast.errors import Unavailable
 from holdfast.kernel import duties, schedules
 from holdfast.kernel.database import Database
@@ -22,7 +21,7 @@ from holdfast.kernel.retention import Keep, Pruner
 from holdfast.kernel.rows import Sight, Term
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
-from holdfast.shown_text import shown
+from holdfast.text import shown
 from holdfast.workers.layer import Chore
 from holdfast.workers.survival import sleep_unless
 

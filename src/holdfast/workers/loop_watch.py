@@ -26,8 +26,7 @@ from holdfast.clock import Clock
 from holdfast.durations import show
 from holdfast.kernel.workers import HOLD_REMEDY, LoopHold
 from holdfast.settings import Settings
-from holdfast.shown_text import shown
-from holdfast.tracebacks import log_with_traceback, stack_of
+from holdfast.text import log_with_traceback, shown, stack_of
 from holdfast.workers.holdings import Holding, Holdings
 
 log = logging.getLogger("holdfast.worker")

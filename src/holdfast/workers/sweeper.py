@@ -18,17 +18,17 @@ from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel import codec, workers
 from holdfast.kernel.cancel import cancel_free_family
-from holdfast.kernel.clocks import ahead_of_clock, bring_back
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import expire, lapsed, take_expiry_turn
 from holdfast.kernel.rows import Lost, Moved, Sight
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, wake
+from holdfast.kernel.watch import ahead_of_clock, bring_back
 from holdfast.settings import Settings
-from holdfast.shown_text import shown
-from holdfast.workers.attempt_log import log as attempts
+from holdfast.text import shown
 from holdfast.workers.leaps import StoreClock, tolerance
+from holdfast.workers.telemetry import attempts_log as attempts
 
 log = logging.getLogger("holdfast.sweep")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 R = TypeVar("R")
 

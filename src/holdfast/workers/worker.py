@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from holdfast.changes import unnoted
-from holdfast.clock import Ports
-from holdfast.crons import next_tick
-from holdfast.durations import microseconds
-from holdfast.errors import DuplicateWorker, PlaceLost, Unavailable
+from holdfast.clock import Clock, Ports
+from holdfast.durations import microseconds, next_tick
+from holdfast.errors import DuplicateWorker, LeaseLost, PlaceLost, Unavailable
 from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database, unheeded
 from holdfast.kernel.ids import JobId, new_id
@@ -28,37 +27,132 @@ from holdfast.kernel.migrate import code_version
 from holdfast.kernel.rows import Ending, Held, Lease
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
+from holdfast.kernel.waiting import park
+from holdfast.observe import unnoted
 from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
 from holdfast.settings import Settings
-from holdfast.tracebacks import message_of, traceback_of
-from holdfast.workers.attempt import HANDLER, Attempts, Processes, ended_by, interrupted, outcome_of
-from holdfast.workers.claims import Claiming
+from holdfast.text import message_of, traceback_of
+from holdfast.workers.attempt import HANDLER, Attempts, Processes, called, ended_by, interrupted, outcome_of
+from holdfast.workers.claims import Claiming, Hints, KnownRoutes, Routing
 from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings, as_written
-from holdfast.workers.hints import Hints
 from holdfast.workers.holdings import Holding, Holdings, Stop
-from holdfast.workers.idle import Idle
-from holdfast.workers.known_routes import KnownRoutes
+from holdfast.workers.layer import Layer
 from holdfast.workers.leaps import tolerance
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.loop_watch import LoopWatch, attempted
-from holdfast.workers.membership import Membership
-from holdfast.workers.pace import Pace
-from holdfast.workers.park import parked
-from holdfast.workers.plain import called
+from holdfast.workers.membership import Membership, introduced, registration
 from holdfast.workers.poll import Polling
-from holdfast.workers.registration import introduced, registration
 from holdfast.workers.role import Role
-from holdfast.workers.served_routes import Routing
-from holdfast.workers.slots import WorkerSlots
+from holdfast.workers.slots import AttemptTasks, WorkerSlots
 from holdfast.workers.survival import as_far_as_possible, first_of, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
-from holdfast.workers.tasks import AttemptTasks
 from holdfast.workers.telemetry import WorkerTelemetry, about
-from holdfast.workers.warm_up import attended
+
+# Pace: how long attempts take, which says how many jobs to have at hand.
+
+
+_SHORT = 0.05
+_REMEMBERED = 33
+
+
+class Pace:
+    def __init__(self) -> None:
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def note(self, seconds: float) -> None:
+        self._durations.append(seconds)
+
+    @property
+    def short(self) -> bool:
+        """Whether attempts end so soon that the next ones should be here already."""
+        return len(self._durations) == _REMEMBERED and statistics.median(self._durations) < _SHORT
+
+
+# To park: a job gives its worker up and waits in the store.
+
+
+_AGAIN = 0.2
+
+
+async def parked(
+    database: Database, ports: Ports, holding: Holding, wish: Park
+) -> Literal["parked", "lost", "refused"]:
+    """Offer the wish until the store takes it, refuses it because a cancel was accepted first, or the lease is over."""
+    timeout_us = None if wish.timeout is None else microseconds(wish.timeout)
+    while True:
+        try:
+            await database.transact(park, holding.lease, channel=wish.channel, timeout_us=timeout_us)
+        except LeaseLost:
+            over = holding.stop is Stop.LOST or ports.clock.monotonic() >= holding.fence_at
+            return "lost" if over else "refused"  # if it was lost after all, the store says so
+        except Unavailable:
+            if ports.clock.monotonic() >= holding.fence_at:
+                return "lost"
+            await ports.clock.sleep(_AGAIN)
+        else:
+            return "parked"
+
+
+# Idle: whether a worker holds nothing, and since when.
+#
+# The store is told with each heartbeat. A worker of a pool that was idle then and takes work says so at once, so that
+# nobody retires it for the rest it had before.
+
+
+class Idle(asyncio.Event):
+    """Set while nothing is held."""
+
+    def __init__(self, clock: Clock, stirs: Callable[[], None]) -> None:
+        """`stirs` is called when work comes to a worker that has been told to be idle."""
+        super().__init__()
+        self._clock = clock
+        self._stirs = stirs
+        self._since = 0.0
+        self._told = False
+        self.set()
+
+    def set(self) -> None:
+        if not self.is_set():
+            self._since = self._clock.monotonic()
+        super().set()
+
+    def clear(self) -> None:
+        super().clear()
+        if self._told:
+            self._told = False
+            self._stirs()
+
+    def tell_us(self) -> int | None:
+        """For how long, as a heartbeat tells it; None while something is held. On any thread."""
+        if not self.is_set():
+            return None
+        self._told = True
+        return max(0, round((self._clock.monotonic() - self._since) * 1e6))
+
+
+# Warm-up: what layers get ready once a worker has started, beside what runs already.
+
 
 log = logging.getLogger("holdfast.worker")
+
+
+async def attended(layers: Iterable[Layer], capabilities: Collection[str], done: asyncio.Event) -> None:
+    """Tell every layer that the worker has started, and set `done` when all are ready or cannot be."""
+    try:
+        await asyncio.gather(*(_started(layer, capabilities) for layer in layers))
+    finally:
+        done.set()
+
+
+async def _started(layer: Layer, capabilities: Collection[str]) -> None:
+    """Whatever goes wrong here, attempts meet it again and report it: the worker works."""
+    try:
+        await layer.started(capabilities)
+    except Exception:
+        log.exception("some preparations of %s failed; the first attempts may have to wait", layer.name)
+
 
 _WARMING = 30.0  # seconds that a worker which is not ready yet waits for its layers
 _DROPPED = 1_000  # leases that were lost here, which stay the sweep's

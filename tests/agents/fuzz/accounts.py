@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast import Holdfast
-from holdfast.agents import queries, tallies
-from holdfast.agents.compaction.compaction_rows import CompactionRow
+from holdfast.agents import queries
+from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.rows import RunRow
-from holdfast.agents.values.runs import Turn
+from holdfast.agents.values import Turn
 from holdfast.app import core_of
 
 COUNTERS: Final = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens", "cost_nano")
@@ -50,7 +50,7 @@ class Accounts:
 
     async def problems_when_gone(self) -> list[str]:
         """After the chore has counted, and each session was deleted."""
-        while await self._database.transact(tallies.count, self._app.settings):
+        while await self._database.transact(queries.count, self._app.settings):
             pass
         found = await self._used("after the chore")
         for id in list(self._sessions):

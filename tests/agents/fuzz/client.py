@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from holdfast.agents.api.run import Run
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values import Inquiry
 from holdfast.app import core_of
 from holdfast.durations import microseconds
 from holdfast.errors import (
@@ -23,7 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.models import ModelFailure
 from holdfast.testing.bought import every_run
-from holdfast.values.times import moment
+from holdfast.values import moment
 from tests.agents.fuzz.cast import SMALL, Troupe
 from tests.agents.fuzz.program import (
     SESSIONS,

@@ -11,12 +11,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 from holdfast import Holdfast
-from holdfast.agents import message_pages, queries, session_pages
-from holdfast.agents.compaction.compaction_rows import CompactionRow
+from holdfast.agents import listings, queries
+from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.rows import CallRow, RunRow
 from holdfast.agents.runs.commit import INTERRUPTED
-from holdfast.agents.values.runs import Turn
-from holdfast.agents.values.sessions import Message
+from holdfast.agents.values import Message, Turn
 from holdfast.app import core_of
 from holdfast.events import (
     Compacted,
@@ -104,9 +103,9 @@ class Judge:
         for row in self.rows.values():
             self._turns[row.id] = await database.transact(queries.list_turns, row.id)
             self._calls |= {call.id: call for call in await database.transact(queries.list_calls, row.id)}
-        for session in await database.transact(session_pages.list_sessions, limit=_EVERY):
+        for session in await database.transact(listings.list_sessions, limit=_EVERY):
             everything: dict[str, Any] = {"branch": None, "archived": True, "limit": _EVERY}
-            self._messages[session.id] = await database.transact(message_pages.list_messages, session.id, **everything)
+            self._messages[session.id] = await database.transact(listings.list_messages, session.id, **everything)
             for summary in await database.transact(queries.list_compactions, session.id, limit=_EVERY):
                 self._compactions[summary.id] = summary
                 self._poor_nano += summary.cost_nano if session.tenant == "poor" else 0

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
 from holdfast.agents.definition import Limits, Mode
-from holdfast.agents.forks.simulation import Tools
+from holdfast.agents.forks.past import Tools
 from holdfast.agents.runs.inbox import During
 from holdfast.testing.crashes import When
 

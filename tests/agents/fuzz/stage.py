@@ -25,8 +25,7 @@ from holdfast.kernel.database import Database, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Commit, CrashPlan, When, WorkerLife, mortal_tasks
-from holdfast.testing.crew import Heart
-from holdfast.testing.wire import SeenTraffic, Wire, WireProcesses
+from holdfast.testing.crew import Heart, SeenTraffic, Wire, WireProcesses
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker

@@ -12,21 +12,19 @@ from holdfast.agents.api.options import ManyRunOptions, RunOptions, check_model,
 from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session, wish_for
 from holdfast.agents.batches.mode import choose
-from holdfast.agents.content import Prompt, blocks_of
+from holdfast.agents.content import Prompt, blocks_of, check_fresh
 from holdfast.agents.core import AgentsCore
-from holdfast.agents.definition import AgentSpec, Delegate
-from holdfast.agents.file_references import check_fresh
+from holdfast.agents.definition import AgentSpec, Delegate, as_stored
+from holdfast.agents.runs.commit import needs_of
 from holdfast.agents.runs.create import AgentName, Created, Named, Submission, create_runs
 from holdfast.agents.runs.decision import run_job
-from holdfast.agents.runs.needs import needs_of
-from holdfast.agents.stored_form import as_stored
+from holdfast.client.intake import Intake
+from holdfast.client.results import Result
 from holdfast.durations import Duration
 from holdfast.errors import NoWorker, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.database import drive
 from holdfast.kernel.ids import new_id
-from holdfast.results import Result
-from holdfast.transactions import Intake
 from holdfast.workers.telemetry import sending
 
 T = TypeVar("T")

@@ -2,24 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
-from holdfast import tallies, validation
+from holdfast import validation
 from holdfast.agents import queries
+from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.options import moment_us
-from holdfast.agents.call_pages import CallFilters, call_page, count_calls
-from holdfast.agents.core import Reaching
-from holdfast.agents.looks import shown_page
-from holdfast.agents.queries import AFTER_ALL, LAST
+from holdfast.agents.api.run import Run
+from holdfast.agents.api.session import Session
+from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.definition import AgentSpec, Limits
+from holdfast.agents.events.reader import ENDED
+from holdfast.agents.listings import CallFilters, call_page, count_calls, shown_page
+from holdfast.agents.queries import AFTER_ALL, LAST, find_agent, find_version
+from holdfast.agents.runs.create import AgentName, Named
 from holdfast.agents.states import CALL
-from holdfast.agents.values.runs import CallRecord, call_of
+from holdfast.agents.values import CallRecord, RunRecord, call_of
+from holdfast.client import handles
 from holdfast.durations import Duration
-from holdfast.errors import NotFound
+from holdfast.errors import HoldfastError, NotFound, UsageError
+from holdfast.kernel import codec
 from holdfast.kernel.failure_groups import FailureTraits, Likeness, likeness
-from holdfast.values.page import Page, place
-from holdfast.values.tallies import FailureRecord, StatRecord
+from holdfast.values import Bulk, Page, place
+from holdfast.values.jobs import FailureRecord, StatRecord
+
+# Runs again, and runs in bulk: one call changes a page of them, each once.
+
+
+TOGETHER = 1_000  # runs that one call changes
+
+
+class RunChoice(TypedDict, total=False):
+    """Which runs a call changes: what `hf.runs.list` takes.
+
+    `error` and `message` are those of a group of `hf.runs.failures`: only runs that failed so.
+    """
+
+    session: Session | str | None
+    agent: str | None
+    state: str | None
+    parent: str | None
+    tenant: str | None
+    error: str | None
+    message: str | None
+    after: str | None
+    limit: int
+
+
+async def run_again(app: AgentsCore, run: RunRecord, *, key: str | None) -> Run[Any]:
+    """Enqueue an ended run again, as a new one that names it."""
+    if run.state not in ENDED:
+        raise UsageError(f"run {run.id} is {run.state}: only a run that has ended can be enqueued again.")
+    if run.parent is not None:
+        raise UsageError(f"run {run.id} was started by another one: enqueue run {run.root} again.")
+    limits = run.options.get("limits")
+    return await (await _agent_of(app, run)).enqueue_again(
+        run.id,
+        run.input,
+        session=Session(app, run.session, tenant=run.tenant),
+        variables=run.variables,
+        metadata=run.metadata,
+        limits=None if limits is None else codec.read(Limits, limits, what=f"the limits of run {run.id}"),
+        model=run.options.get("model"),
+        mode=run.mode,
+        tenant=run.tenant,
+        key=key,
+    )
+
+
+async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
+    row = await app.runtime().transact(find_agent, run.agent)
+    stored = None if row is None else await app.runtime().transact(find_version, row.id, row.version)
+    if row is None or stored is None:
+        raise NotFound(f"there is no agent {run.agent_name} in this database any more.")
+    name = AgentName(row.name, row.tenant, row.metadata)
+    spec = AgentSpec.parse(stored.definition)
+    return Agent(app, name, lambda: Named(name, spec, row.description), stored=(row.id, row.version))
+
+
+async def change_some(
+    listing: Callable[..., Awaitable[Page[RunRecord]]],
+    choice: RunChoice,
+    like: Callable[[str | None, str | None, Sequence[FailureTraits]], Awaitable[Likeness]],
+    change: Callable[[RunRecord], Awaitable[object]],
+    *,
+    ended: bool,
+    dry_run: bool,
+) -> Bulk:
+    """Change a page of runs that have, or have not, ended. One that cannot be changed does not stop the others."""
+    error, message = choice.pop("error", None), choice.pop("message", None)
+    page = await listing(**{"limit": TOGETHER, **choice})
+    wanted = [run for run in page if (run.state in ENDED) == ended]
+    group = await like(error, message, [_traits(run) for run in wanted])
+    fitting = [run for run in wanted if group.has(_traits(run))]
+    changed = 0
+    refused: dict[str, str] = {}
+    for run in () if dry_run else fitting:
+        try:
+            await change(run)
+            changed += 1
+        except HoldfastError as problem:
+            refused[run.id] = codec.clip(str(problem), 500)
+    return Bulk(matched=len(fitting), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
+
+
+def _traits(run: RunRecord) -> FailureTraits:
+    return FailureTraits(run.tenant, run.agent_name, run.error_type, run.error)
 
 
 class CountedRuns(Reaching):
@@ -32,10 +122,10 @@ class CountedRuns(Reaching):
 
     async def stats(
         self,
-        *by: tallies.Part,
+        *by: handles.Part,
         of: Literal["runs", "turns", "calls"] = "runs",
         tenant: str | None = None,
-        **options: Unpack[tallies.StatOptions],
+        **options: Unpack[handles.StatOptions],
     ) -> Sequence[StatRecord]:
         """How many runs, turns or tool calls ended in each step of time, what they took and used.
 
@@ -43,7 +133,7 @@ class CountedRuns(Reaching):
         The last three minutes are not counted yet.
         """
         now_us = self._app.runtime().ports.clock.wall_us()
-        return await tallies.stats(self._transact, now_us, of, by=by, tenant=self._whose(tenant), options=options)
+        return await handles.stats(self._transact, now_us, of, by=by, tenant=self._whose(tenant), options=options)
 
     async def failures(
         self,
@@ -59,7 +149,7 @@ class CountedRuns(Reaching):
         `kind` is an agent or a tool.
         """
         now_us, whose = self._app.runtime().ports.clock.wall_us(), self._whose(tenant)
-        return await tallies.failures(
+        return await handles.failures(
             self._transact, now_us, subject=of, kind=kind, tenant=whose, since=since, limit=limit
         )
 

@@ -8,47 +8,115 @@ from datetime import date, datetime
 from typing import Any, TypeVar, Unpack, cast
 
 from holdfast import durations, validation
-from holdfast.agents import queries
-from holdfast.agents.api.again import RunChoice, change_some, run_again
+from holdfast.agents import lanes, queries
 from holdfast.agents.api.agent import Agent
-from holdfast.agents.api.counted_runs import CountedRuns
+from holdfast.agents.api.counted_runs import CountedRuns, RunChoice, change_some, run_again
+from holdfast.agents.api.declarations import AgentFields, NewAgentFields, plain
 from holdfast.agents.api.options import RunOptions, TenantRunOptions, check_models, moment_us
-from holdfast.agents.api.plain_definition import AgentFields, NewAgentFields, plain
 from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session, TenantSessionOptions, new_session
-from holdfast.agents.api.tenant_jobs import TenantJobs
 from holdfast.agents.api.waterfall import below
+from holdfast.agents.batches import steps
 from holdfast.agents.capsules.replay import Replay, replay
 from holdfast.agents.content import Prompt
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.forks.comparison import Comparison, compare, load_side
-from holdfast.agents.looks import shown_page
+from holdfast.agents.lanes import let_through, list_lanes
+from holdfast.agents.listings import (
+    RunFilters,
+    SessionFilters,
+    count_runs,
+    count_sessions,
+    metadata_values,
+    run_page,
+    session_page,
+    shown_page,
+)
 from holdfast.agents.money.api import BudgetsList, Part, Used
 from holdfast.agents.people.rulings import InquiriesList, Rulings
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.retention.ages import Ages, check_ages, find_ages, forget_ages, set_ages
+from holdfast.agents.retention.cleanup import START, prune_some_sessions
 from holdfast.agents.retention.erasure import Erased, Eraser, Progress
-from holdfast.agents.retention.sessions import START, prune_some_sessions
 from holdfast.agents.rows import AgentRow
-from holdfast.agents.run_pages import RunFilters, count_runs, run_page
 from holdfast.agents.runs.create import AgentName, Named, put_agent
 from holdfast.agents.runs.inbox import During
-from holdfast.agents.session_pages import SessionFilters, count_sessions, metadata_values, session_page
-from holdfast.agents.states import RUN, RunState, RunStateName
+from holdfast.agents.states import BATCH, RUN, RunState, RunStateName
 from holdfast.agents.tenant_policy import NOTHING, named_by
-from holdfast.agents.values.agents import AgentRecord, VersionRecord, agent_of, version_of
-from holdfast.agents.values.runs import RunRecord, run_of
-from holdfast.agents.values.sessions import SessionRecord, session_of
-from holdfast.changes import changing
+from holdfast.agents.values import (
+    AgentRecord,
+    BatchRecord,
+    ClosedLaneRecord,
+    RequestRecord,
+    RunRecord,
+    SessionRecord,
+    VersionRecord,
+    agent_of,
+    batch_of,
+    closed_lane_of,
+    request_of,
+    run_of,
+    session_of,
+    version_of,
+)
+from holdfast.client.handles import Jobs
+from holdfast.client.jobs import Job
+from holdfast.client.results import Result
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.ids import is_id
-from holdfast.results import Result
-from holdfast.values.bulk import Bulk
-from holdfast.values.jobs import Why
-from holdfast.values.page import Page, page_of, place
+from holdfast.kernel.states import StateName
+from holdfast.observe import changing
+from holdfast.validation import did_you_mean
+from holdfast.values import Bulk, Page, page_of, part_of, place
+from holdfast.values.jobs import AttemptRecord, JobRecord, Why, why_of
+
+# The jobs of one tenant as a program sees them: `hf.tenant(id).jobs`.
+
+
+class TenantJobs:
+    """The jobs of one tenant."""
+
+    def __init__(self, app: AgentsCore, tenant: str) -> None:
+        self._app = app
+        self._jobs = Jobs(app)
+        self._tenant = tenant
+
+    async def get(self, id: str) -> JobRecord:
+        row = await self._jobs.get(id)
+        if row.tenant != self._tenant:
+            raise NotFound(f"there is no job {id} in this database.")
+        return row
+
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page[JobRecord]:
+        """Jobs of this tenant, the newest first."""
+        return await self._jobs.list(state=state, queue=queue, kind=kind, tenant=self._tenant, limit=limit, after=after)
+
+    async def attempts(self, id: str) -> Sequence[AttemptRecord]:
+        return await self._jobs.attempts((await self.get(id)).id)
+
+    async def why(self, id: str) -> Why:
+        """Why no worker runs the job, without names of workers, lanes or queues; empty when nothing holds it back."""
+        return why_of(await self._app.reasons((await self.get(id)).id), for_tenant=True)
+
+    async def retry(self, id: str) -> Job[Any]:
+        """Enqueue an ended job again, as `hf.jobs.retry` does."""
+        return await self._jobs.retry((await self.get(id)).id)
+
+    async def cancel(self, id: str, reason: str = "cancelled by its owner") -> StateName:
+        """Cancel a job and its family; returns its state now."""
+        return await self._jobs[(await self.get(id)).id].cancel(reason)
+
 
 T = TypeVar("T")
 
@@ -519,3 +587,58 @@ class Tenant(Rulings):
 def newest_first(after: str | None) -> tuple[Any, ...]:
     """Where a list that begins with the newest continues."""
     return (LAST, AFTER_ALL) if after is None else place(after, int, str)
+
+
+# Batches as a program sees them: `hf.batches`.
+
+
+class BatchesList(Collection):
+    """`hf.batches`: what goes to the provider together."""
+
+    async def get(self, id: str) -> BatchRecord:
+        found = await self._transact(steps.find_batch, id)
+        if found is None:
+            raise NotFound(f"there is no batch {id} in this database.")
+        return batch_of(found)
+
+    async def list(self, *, state: str | None = None, after: str | None = None, limit: int = 100) -> Page[BatchRecord]:
+        """Batches, the newest first."""
+        validation.one_of(state, "state", BATCH.names)
+        before, most = newest_first(after), validation.page(limit)
+        found = await self._transact(steps.list_batches, state=state, before=before, limit=most)
+        return page_of(found, limit, batch_of, lambda row: (row.created_at, row.id))
+
+    async def requests(self, id: str, *, after: str | None = None, limit: int = 1_000) -> Page[RequestRecord]:
+        """The turns in a batch, and what became of each."""
+        await self.get(id)
+        (last,) = ("",) if after is None else place(after, str)
+        found = await self._transact(steps.batch_requests, id, after=last, limit=validation.page(limit))
+        return page_of(found, limit, request_of, lambda row: (row.custom_id,))
+
+
+# Closed lanes as a program sees them: `hf.lanes`.
+
+
+class LanesList(Reaching):
+    """`hf.lanes`: the lanes to providers that are closed now."""
+
+    def __init__(self, app: AgentsCore) -> None:
+        self._app = app
+
+    async def list(self, *, limit: int = 1_000, after: str | None = None) -> Page[ClosedLaneRecord]:
+        """The lanes that are closed, by name."""
+        rows = await self._transact(list_lanes)
+        return part_of([closed_lane_of(row) for row in rows], limit, after, lambda lane: lane.name)
+
+    @changing("lanes open")
+    async def open(self, name: str) -> int:
+        """Open a lane for all workers; returns how many runs it has woken. `NotFound` when it is not closed."""
+        closed = {lane.name for lane in await self._transact(list_lanes)}
+        if name not in closed:
+            close = did_you_mean(name, closed)
+            raise NotFound(f"lane {name} is not closed; `holdfast lanes ls` shows those that are.{close}")
+        woken = some = await self._transact(let_through, name, opened=True)
+        while some == lanes.TOGETHER:
+            some = await self._transact(let_through, name)
+            woken += some
+        return woken

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from holdfast.agents.rows import RunRow, UsageBelow, UsageRow
 from holdfast.agents.states import RunState
+from holdfast.client.results import OutcomeName, Refusal, Result, Usage
 from holdfast.errors import RunFailed
 from holdfast.kernel import codec
-from holdfast.results import OutcomeName, Refusal, Result, Usage
-from holdfast.shown_text import shown_text
+from holdfast.text import shown_text
 
 
 def usage_of(row: RunRow | UsageRow | UsageBelow) -> Usage:

@@ -6,46 +6,132 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 
 from holdfast import durations, validation
 from holdfast.agents import queries
+from holdfast.agents.api.options import check_model
 from holdfast.agents.api.results import result_of, usage_of
-from holdfast.agents.api.waterfall import Span, below, spans_of
-from holdfast.agents.api.waterfall_history import read_history
-from holdfast.agents.capsules.capsules import gather
+from holdfast.agents.api.waterfall import Span, below, read_history, spans_of
+from holdfast.agents.capsules.capsules import Exported, export, gather, without_traces
 from holdfast.agents.capsules.cassettes import record_runs, save
-from holdfast.agents.capsules.export import Exported, export
-from holdfast.agents.capsules.seal import without_traces
-from holdfast.agents.content import Prompt, blocks_of
+from holdfast.agents.content import Prompt, blocks_of, check_blocks, check_fresh, content_of
 from holdfast.agents.core import AgentsCore, Reaching
-from holdfast.agents.definition import Limits, Mode
+from holdfast.agents.definition import Limits, Mode, as_stored
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.forks.fork import find_fork, find_origin, fork_run
-from holdfast.agents.forks.options import ForkOptions
-from holdfast.agents.forks.simulation import Tools
-from holdfast.agents.message_pages import list_messages
+from holdfast.agents.forks.fork import ForkWish, Origin, find_fork, find_origin, fork_run
+from holdfast.agents.forks.past import Policy, Tools
+from holdfast.agents.listings import list_messages, list_runs
 from holdfast.agents.people.inquiries import inquiries_below
-from holdfast.agents.people.inquiry import Inquiry, inquiry_of
-from holdfast.agents.retention.gaps import with_gaps
+from holdfast.agents.retention.ages import with_gaps
 from holdfast.agents.rows import RunRow
-from holdfast.agents.run_pages import list_runs
 from holdfast.agents.runs import inbox
+from holdfast.agents.runs.commit import needs_of
+from holdfast.agents.runs.decision import run_job
 from holdfast.agents.states import RunState, RunStateName
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
-from holdfast.agents.values.sessions import Message
-from holdfast.changes import changing
+from holdfast.agents.values import CallRecord, Inquiry, Message, RunRecord, Turn, call_of, inquiry_of, run_of
+from holdfast.client.results import Result, Usage
 from holdfast.clock import Clock
 from holdfast.durations import Duration
-from holdfast.errors import HoldfastError, NotFound, RunFailed
+from holdfast.errors import HoldfastError, NotFound, RunFailed, UsageError
 from holdfast.events import Event, RunEnded, event_of
 from holdfast.kernel import codec
 from holdfast.kernel.ids import JobId, new_id
-from holdfast.results import Result, Usage
-from holdfast.tracebacks import with_traceback
+from holdfast.observe import changing
+from holdfast.outcomes import Cancel, Discard
+from holdfast.text import with_traceback
+from holdfast.values import Page, cursor, page_of, place
 from holdfast.values.jobs import Why, why_of
-from holdfast.values.page import Page, cursor, page_of, place
 from holdfast.workers.telemetry import sending
+
+# How a run is forked: what is to be different, checked before anything is written.
+
+
+def fork_result(value: Any, cap: int) -> dict[str, Any]:
+    """What a tool returned, as its result tells the model; an exception is how it failed. Blocks stay as they are."""
+    if isinstance(value, BaseException):
+        named = "" if isinstance(value, Cancel | Discard) else f"{type(value).__name__}: "
+        return {"content": content_of(f"{named}{value}", cap), "is_error": True}
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "type" in each for each in value):
+        check_blocks(value)
+        return {"content": value}
+    content = content_of(value, cap)
+    return {"content": content} if content else {}
+
+
+class ForkOptions(NamedTuple):
+    """What the caller of a fork wants."""
+
+    at: int | None
+    prompt: Prompt | None
+    model: str | None
+    results: Mapping[str, Any]
+    tools: Policy
+    limits: Limits | None
+    key: str | None
+    mode: Mode = "streaming"
+
+    def for_origin(self, origin: Origin, app: AgentsCore, tenant: str | None) -> ForkWish:
+        """The fork of this run, as the store is asked for it."""
+        self._check()
+        settings, ports = app.settings, app.runtime().ports
+        run, spec = origin
+        job, route = run_job(
+            new_id(ports),
+            spec.name,
+            settings,
+            tenant=run.tenant,
+            queue=spec.queue,
+            priority=spec.priority,
+            requires=spec.requires,
+            needs=[] if self.tools == "replayed" else needs_of(spec),  # what is replayed calls nothing
+            mode=self.mode,
+        )
+        prompt = None
+        if self.prompt is not None:
+            blocks = blocks_of(self.prompt)
+            check_fresh(blocks, ports.clock.wall_us())
+            prompt = codec.encode(blocks, what="the prompt", cap=settings.prompt_cap)
+        return ForkWish(
+            source=run.id,
+            session=new_id(ports),
+            job=job,
+            route=route,
+            at=self.at,
+            prompt=prompt,
+            results=codec.encode(
+                {name: fork_result(value, settings.tool_output_cap) for name, value in self.results.items()},
+                what="the results",
+                cap=settings.prompt_cap,
+            ),
+            options=codec.encode(self._own(origin), what="the options", cap=settings.metadata_cap),
+            mode=self.mode,
+            key=self.key,
+            tenant=tenant,
+        )
+
+    def _check(self) -> None:
+        if self.tools not in (*get_args(Tools), "replayed"):
+            raise UsageError(f"tools is one of {', '.join(get_args(Tools))}, not {self.tools!r}.")
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode is one of {', '.join(get_args(Mode))}, not {self.mode!r}.")
+        at: object = self.at
+        if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
+            raise UsageError(f"at is the number of a turn, from 1; not {validation.shown(at)}.")
+        validation.mapping(self.results, "results")
+        validation.instance(self.limits, "limits", Limits)
+
+    def _own(self, origin: Origin) -> dict[str, Any]:
+        own: dict[str, Any] = codec.decode(origin.run.options)
+        own = {name: value for name, value in own.items() if name != "beyond_budget"}
+        own["fork"] = {"tools": self.tools}
+        if self.limits is not None:
+            own["limits"] = as_stored(self.limits)
+        if self.model is not None:
+            check_model(self.model, origin.spec.options)
+            own["model"] = self.model
+        return own
+
 
 T = TypeVar("T")
 

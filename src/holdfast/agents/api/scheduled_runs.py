@@ -21,7 +21,7 @@ from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import Limits, Mode
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.system_jobs import system_definition, system_job
-from holdfast.declarations import CatchUp, check_rhythm
+from holdfast.client.declarations import CatchUp, check_rhythm
 from holdfast.durations import Duration, microseconds
 from holdfast.errors import UsageError
 from holdfast.kernel import codec

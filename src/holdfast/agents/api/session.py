@@ -15,24 +15,67 @@ from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.content import Prompt
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import Limits, Mode
+from holdfast.agents.events.log import Changes
 from holdfast.agents.forks.fork import fork_session
-from holdfast.agents.message_pages import latest_messages, message_page
+from holdfast.agents.forks.past import OUTDATED
+from holdfast.agents.listings import latest_messages, list_runs, message_page
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.rows import SessionRow
-from holdfast.agents.run_pages import list_runs
-from holdfast.agents.runs import exchange
 from holdfast.agents.runs.create import SessionWish, open_session
 from holdfast.agents.runs.inbox import During
-from holdfast.agents.values.runs import RunRecord, run_of
-from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord, compaction_of, session_of
-from holdfast.changes import changing
+from holdfast.agents.statements import ContentSql, SessionsSql
+from holdfast.agents.values import (
+    CompactionRecord,
+    Message,
+    RunRecord,
+    SessionRecord,
+    compaction_of,
+    run_of,
+    session_of,
+)
+from holdfast.client.intake import Intake
+from holdfast.client.results import Usage
 from holdfast.durations import Duration
-from holdfast.errors import UsageError
+from holdfast.errors import NotFound, SessionBusy, UsageError
 from holdfast.kernel import codec
+from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import is_id, new_id
-from holdfast.results import Usage
-from holdfast.transactions import Intake
-from holdfast.values.page import Page, cursor, page_of, place
+from holdfast.observe import changing
+from holdfast.values import Page, cursor, page_of, place
+
+# Exchanges: what one run was asked and what it answered. Somebody may take one out of what models are sent.
+#
+# It is taken out whole, so that no call is parted from its results, nor an answer from what it answers. It is kept,
+# and
+# marked, for those who read the session. Runs that came before it was taken out have seen it: their forks and replays
+# see it too.
+
+
+async def retire(tx: Transaction, session: str, message: str, prefix: str) -> None:
+    """Take the exchange that a message is part of out of what is sent. A second time does nothing."""
+    if await tx.one(SessionsSql.lock_session, id=session) is None:  # a transaction that adds a run waits for this
+        raise NotFound(f"there is no session {session} in this database.")
+    found = await tx.one(ContentSql.find_message, id=message, session=session)
+    if found is None:
+        raise NotFound(f"there is no message {message} in session {session}.")
+    if found.branch:
+        raise UsageError(
+            f"message {message} belongs to an agent that was called as a tool: retire the result that its caller got."
+        )
+    if found.kind == "summary":
+        raise UsageError(f"message {message} is a summary of others: undo the compaction (restore), then retire those.")
+    if (run := await tx.one(ContentSql.open_run, session=session)) is not None:
+        raise SessionBusy(f"session {session} has a run that has not ended ({run.id}): wait for its end, or cancel it.")
+    gone = await tx.many(ContentSql.retire_exchange, session=session, run=found.run)
+    if not gone:
+        return
+    first = min(each.ordinal for each in gone)
+    await tx.run(ContentSql.outdate_thinking, session=session, after=first, mark=OUTDATED)
+    changes = Changes(prefix)
+    ids = [each.id for each in sorted(gone, key=lambda each: each.ordinal) if each.made_by is None]
+    changes.tell(found.run, "messages_retired", {"messages": ids, "reason": "taken out of the session"})
+    await changes.write(tx)
+
 
 RunT = TypeVar("RunT")
 RunT_co = TypeVar("RunT_co", covariant=True)
@@ -242,7 +285,7 @@ class Session(Reaching):
         """
         await self._row()
         id = message.id if isinstance(message, Message) else message
-        await self._transact(exchange.retire, self.id, id, self._app.settings.announced)
+        await self._transact(retire, self.id, id, self._app.settings.announced)
 
     async def update(self, *, metadata: Mapping[str, Any] | None = None, during: During | None = None) -> SessionRecord:
         """Change the metadata, or the policy for messages that arrive while a run is active."""

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast import durations
-from holdfast.agents.attachments import PICTURES
-from holdfast.agents.content import Document, Image
+from holdfast.agents.content import PICTURES, Document, Image
 from holdfast.agents.providers import ModelBook
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
-from holdfast.models.files import LONGEST, SHORTEST, Files
+from holdfast.models.protocol import LONGEST, SHORTEST, Files
 
 _ANY = "claude"  # one account has one store of files, whichever of its models reads them
 

@@ -15,20 +15,19 @@ from functools import partial
 from typing import Any, Literal
 
 from holdfast.agents.batches import steps
-from holdfast.agents.batches.batch_rows import BatchRow, OpenRequest
-from holdfast.agents.batches.gather import Gathering, batch_lane
+from holdfast.agents.batches.records import BatchRow, OpenRequest
 from holdfast.agents.batches.results import MISSING, NOT_STORED, NOT_SUBMITTED, Collector, apply, find_asked_calls
+from holdfast.agents.batches.steps import Gathering, batch_lane
 from holdfast.agents.definition import AgentSpec
-from holdfast.agents.forks.simulation import Records
+from holdfast.agents.fallback import is_played_here
+from holdfast.agents.forks.past import Records
 from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_lane
 from holdfast.agents.money.cost import spent_on
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs import tracing
-from holdfast.agents.runs.approvals import ask_rule
 from holdfast.agents.runs.commit import Spent
-from holdfast.agents.runs.decision import Deciding
+from holdfast.agents.runs.decision import Deciding, ask_rule
 from holdfast.agents.runs.loop import RunLoop, parse
-from holdfast.agents.runs.playable import is_played_here
 from holdfast.agents.states import BatchState, RunState
 from holdfast.durations import microseconds, show
 from holdfast.errors import LeaseLost, NotUnderstood, Unavailable
@@ -39,7 +38,7 @@ from holdfast.models import ModelFailure
 from holdfast.models.batches import LASTS_US, MOST_BYTES, Batches, BatchItem, BatchLine, BatchStatus
 from holdfast.models.protocol import Warming
 from holdfast.outcomes import Done, Outcome, Snooze, StoreTrouble
-from holdfast.shown_text import plural, shown
+from holdfast.text import plural, shown
 from holdfast.workers.context import JobContext
 
 log = logging.getLogger("holdfast.agents")

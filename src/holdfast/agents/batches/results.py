@@ -10,21 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.batches.batch_rows import Applied, OpenRequest
-from holdfast.agents.batches.gather import Gathering, add_requests, channel_of_run
-from holdfast.agents.batches.reply import reply_of
-from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.batches.records import Applied, BatchesSql, OpenRequest
+from holdfast.agents.batches.steps import Gathering, add_requests, channel_of_run
 from holdfast.agents.compaction.automatic import compact_after
+from holdfast.agents.content import readable
 from holdfast.agents.definition import DEFAULT_ATTEMPTS, AgentSpec
 from holdfast.agents.events.log import Changes, state_change
-from holdfast.agents.forks.simulation import Records, load_records
-from holdfast.agents.inbox_rows import MailOf
+from holdfast.agents.forks.past import Records, load_records
 from holdfast.agents.money.budgets import charge
 from holdfast.agents.money.limits import is_last
-from holdfast.agents.people.question import channel_of
-from holdfast.agents.rows import LoadedRun, RunEnd
-from holdfast.agents.runs.approvals import AskedCall, asked_calls
-from holdfast.agents.runs.call_ids import mended
+from holdfast.agents.people.questions import channel_of
+from holdfast.agents.rows import LoadedRun, MailOf, RunEnd
 from holdfast.agents.runs.commit import (
     Answer,
     Conclusion,
@@ -37,13 +33,11 @@ from holdfast.agents.runs.commit import (
     store_answers,
     to_json,
 )
-from holdfast.agents.runs.decision import Deciding
-from holdfast.agents.runs.end import end_runs
+from holdfast.agents.runs.decision import AskedCall, Deciding, asked_calls
+from holdfast.agents.runs.end import ContentRefusal, end_runs, retire_unaccepted
 from holdfast.agents.runs.history import CLIENT_USE, said_before, was_corrected
 from holdfast.agents.runs.output import UnreadAnswer
-from holdfast.agents.runs.refused_content import ContentRefusal, retire_unaccepted
-from holdfast.agents.runs.refused_results import mend_results
-from holdfast.agents.runs.turns import after_mail
+from holdfast.agents.runs.turns import Committed, Play, after_mail, commit, mend_results, mended
 from holdfast.agents.statements import InboxSql, MessagesSql, RunsSql
 from holdfast.agents.states import IN_BATCH, RunState, TurnState
 from holdfast.errors import NotUnderstood
@@ -56,7 +50,32 @@ from holdfast.kernel.states import State
 from holdfast.kernel.waiting import resolve
 from holdfast.models.batches import BatchLine
 from holdfast.models.fold import Reply
-from holdfast.workers.reasons import redacted
+from holdfast.models.protocol import Wire
+from holdfast.workers.endings import redacted
+
+# Replies: an answer from a batch, read as one that was streamed.
+
+
+def reply_of(message: Wire, model: str) -> Reply:
+    """What a message of the provider says; `model` is the one that was asked."""
+    return Reply(
+        id=str(message.get("id", "")),
+        model=str(message.get("model") or model),
+        blocks=readable(message.get("content") or []),
+        stop_reason=message.get("stop_reason"),
+        stop_details=message.get("stop_details"),
+        usage=message.get("usage") or {},
+        container=message.get("container"),
+    )
+
+
+async def commit_kept(tx: Transaction, play: Play, answer: Answer, decision: Decision, custom_id: str) -> Committed:
+    """Store an answer that another program's worker had kept for this one: what was in doubt is known now."""
+    committed = await commit(tx, play, answer, decision)
+    await tx.run(BatchesSql.settle_doubt, custom_id=custom_id)
+    await tx.run(BatchesSql.take_answer, custom_id=custom_id)
+    return committed
+
 
 _LONGEST = 2_000  # bytes of what the provider says about one request
 BATCH_ERROR = "batch_error"

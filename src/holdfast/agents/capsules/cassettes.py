@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agents.forks.past import PastStretch, lineage
-from holdfast.agents.message_pages import list_messages
+from holdfast.agents.listings import list_messages, list_runs
 from holdfast.agents.money.cost import stored_usage
 from holdfast.agents.rows import RunRow, TurnRow
-from holdfast.agents.run_pages import list_runs
 from holdfast.agents.statements import RunsSql
-from holdfast.agents.values.sessions import Message
+from holdfast.agents.values import Message
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
-from holdfast.models.cassettes import RecordedAnswer, RecordedRequest, Recording, part_of, write
 from holdfast.models.request_view import Heard
+from holdfast.models.script import RecordedAnswer, RecordedRequest, Recording, part_of, write
 from holdfast.models.steps import ScriptedTurn, stop_of
 
 _ALL = 1_000_000

@@ -16,16 +16,14 @@ from typing import Any, NamedTuple, cast
 
 from holdfast.agents.adoption import run_definition
 from holdfast.agents.api.run import Run
-from holdfast.agents.capsules.capsule_rows import KeptInquiry, KeptRun, KeptTurn
-from holdfast.agents.capsules.capsules import Contents, gather
-from holdfast.agents.capsules.export import export
-from holdfast.agents.capsules.statements import CapsulesSql
+from holdfast.agents.capsules.capsules import Contents, export, gather
+from holdfast.agents.capsules.records import CapsulesSql, KeptInquiry, KeptRun, KeptTurn
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.events.log import Changes
 from holdfast.agents.forks.comparison import Comparison, compare, load_side, outcome_of
 from holdfast.agents.forks.fork import EDITED
-from holdfast.agents.forks.simulation import Tools
+from holdfast.agents.forks.past import Tools
 from holdfast.agents.money.cost import stored_usage
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.rows import RunEnd

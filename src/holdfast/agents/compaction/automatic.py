@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from holdfast.agents.compaction.compaction_rows import CompactionRow
 from holdfast.agents.compaction.compactor import Acting, CompactionPlan, Compactor, Judged, PlannedCall
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.measure import Size, Teller
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.compaction.records import CompactionRow, CompactionsSql
+from holdfast.agents.content import estimate
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.lanes import ProviderWait
 from holdfast.agents.money.budgets import Over
 from holdfast.agents.runs.history import server_tool_is_open
 from holdfast.agents.system_jobs import system_definition, system_job
-from holdfast.agents.token_estimate import estimate
 from holdfast.errors import NotFound, SessionBusy, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
@@ -31,7 +30,7 @@ from holdfast.kernel.ids import derived_id
 from holdfast.models import ModelFailure, Request
 from holdfast.models.facts import facts_for
 from holdfast.outcomes import Outcome, Snooze
-from holdfast.shown_text import shown
+from holdfast.text import shown
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
 from holdfast.workers.role import SYSTEM_KIND

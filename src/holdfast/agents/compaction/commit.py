@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.compaction.compaction_rows import CompactionRow, LiveMessage, NewMade, Standing
 from holdfast.agents.compaction.partition import HistoryMessage
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.compaction.records import CompactionRow, CompactionsSql, LiveMessage, NewMade, Standing
 from holdfast.agents.events.log import Changes
 from holdfast.agents.messages import encode_block
 from holdfast.agents.money import budgets
-from holdfast.agents.money.budgets import Over
-from holdfast.agents.money.trees import is_limited
+from holdfast.agents.money.budgets import Over, is_limited
 from holdfast.agents.rows import LoadedRun, NewBlock
 from holdfast.agents.statements import SessionsSql
 from holdfast.agents.states import CompactionState

@@ -21,21 +21,46 @@ from holdfast.agents.compaction.commit import (
     fail_compaction,
     restore_compaction,
 )
-from holdfast.agents.compaction.compaction_rows import CompactionRow, HistoryBlock, LastRun, LastUsage, LiveMessage
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.compaction.measure import Size, Teller, counted, is_near, measure, request_for
-from holdfast.agents.compaction.partition import HistoryMessage, Partition, PrunedBlocks, Unit, partition, prune
+from holdfast.agents.compaction.measure import (
+    Size,
+    Teller,
+    config_of,
+    counted,
+    is_near,
+    measure,
+    model_of,
+    request_for,
+    spec_of,
+)
+from holdfast.agents.compaction.partition import (
+    HistoryMessage,
+    Partition,
+    PrunedBlocks,
+    SummaryTask,
+    Unit,
+    partition,
+    prune,
+    said_in,
+    summarize,
+    summary_block,
+    summary_request,
+)
 from holdfast.agents.compaction.partition import read as read_history
-from holdfast.agents.compaction.statements import CompactionsSql
-from holdfast.agents.compaction.summary import SummaryTask, said_in, summarize, summary_block, summary_request
-from holdfast.agents.compaction.window_use import config_of, model_of, spec_of
-from holdfast.agents.model_access import make_ready
-from holdfast.agents.money.budgets import Over
-from holdfast.agents.money.trees import is_limited
+from holdfast.agents.compaction.records import (
+    CompactionRow,
+    CompactionsSql,
+    HistoryBlock,
+    LastRun,
+    LastUsage,
+    LiveMessage,
+)
+from holdfast.agents.content import estimate
+from holdfast.agents.money.budgets import Over, is_limited
+from holdfast.agents.providers import make_ready
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs.tracing import asking
 from holdfast.agents.states import CompactionState
-from holdfast.agents.token_estimate import estimate
 from holdfast.clock import Ports
 from holdfast.errors import BudgetUsedUp, NotFound, NothingToCompact, SessionBusy, UsageError
 from holdfast.kernel import codec
@@ -46,7 +71,7 @@ from holdfast.models import Model, ModelFailure, Reply, Request
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.agents.model_access import Models
+    from holdfast.agents.providers import Models
 
 Cause = Literal["manual", "after_run", "before_call"]
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from holdfast.errors import BadSetting
-from holdfast.kernel.stored_json import read
+from holdfast.kernel.codec import read
 from holdfast.models.facts import check
 
 Strategy = Literal["hybrid", "summarize", "summarization", "provider"]

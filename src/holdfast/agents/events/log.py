@@ -5,15 +5,23 @@ Five topics are public, with the payloads that AgentPG documents. Each change is
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.agents.rows import NewEvent, NewRun
-from holdfast.agents.statements import EventsSql
+from holdfast.agents.rows import NewDelta, NewEvent, NewRun, Requested, Speaking
+from holdfast.agents.statements import EventsSql, RunsSql
+from holdfast.clock import Ports
+from holdfast.errors import Unavailable
 from holdfast.kernel import codec
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.hints import EVERY, Announcement
+from holdfast.kernel.rows import Lease
+from holdfast.text import shown
 
 Topic = Literal["run_created", "run_state", "run_finalized", "tool_pending", "tools_complete"]
 
@@ -94,3 +102,196 @@ class Changes:
         if added is not None and added.readers:
             await tx.hint(run_note(places))
         await tx.announce(notes)
+
+
+# The journal: what models say while they say it, of all runs of one worker, a few writes a second.
+#
+# Pieces of one kind that follow each other become one event. A write is fenced by the run's token, so what a late
+# attempt still has in hand changes nothing. What is not written when its turn is committed goes with that commit.
+
+
+log = logging.getLogger("holdfast.agents")
+
+_NOTES_CAP = 1 << 26
+_INTERRUPT = "interrupt "
+_LIFE = 5.0  # seconds between notes that a silent model is there
+
+
+@dataclass(slots=True)
+class Piece:
+    """Something that a model said in one go."""
+
+    type: str
+    turn: int
+    index: int
+    offset: int  # how many characters of the block came before
+    texts: list[str]
+
+    def continues(self, other: Piece) -> bool:
+        return (self.type, self.turn, self.index) == (other.type, other.turn, other.index)
+
+    def data(self) -> dict[str, Any]:
+        return {"turn": self.turn, "index": self.index, "offset": self.offset, "text": "".join(self.texts)}
+
+
+@dataclass(slots=True)
+class _Pending:
+    lease: Lease
+    pieces: list[Piece] = field(default_factory=list)
+    requested: Requested | None = None
+    alive: bool = False
+
+
+class Journal:
+    def __init__(self, database: Database, ports: Ports, interval: float) -> None:
+        self._database = database
+        self._ports = ports
+        self._interval = interval
+        self._pending: dict[Speaking, _Pending] = {}
+        self._seen: dict[Speaking, float] = {}  # when a run's life was last noted
+        self._writing: asyncio.Task[None] | None = None
+        self._write: asyncio.Future[None] | None = None  # the one in flight
+        self._scopes: dict[Speaking, asyncio.Timeout] = {}  # of calls that may be interrupted
+        self._listening = False
+
+    def put(self, lease: Lease, run: str, piece: Piece) -> None:
+        pieces = self._of(lease, run).pieces
+        if pieces and pieces[-1].continues(piece):
+            pieces[-1].texts += piece.texts
+        else:
+            pieces.append(piece)
+
+    def alive(self, lease: Lease, run: str) -> None:
+        """The model is there, though it may say nothing that is shown: a ping counts."""
+        now = self._ports.clock.monotonic()
+        key = _key(lease, run)
+        if now - self._seen.get(key, float("-inf")) >= _LIFE:
+            self._seen[key] = now
+            self._of(lease, run).alive = True
+
+    async def listen(self) -> None:
+        """Hear of interruptions from now on."""
+        if not self._listening:
+            self._listening = True
+            await self._database.listen(self._heard)
+
+    @contextmanager
+    def interruptible(self, lease: Lease, run: str, scope: asyncio.Timeout) -> Iterator[None]:
+        """Let `scope` end when somebody interrupts the run. Listen first."""
+        self._scopes[_key(lease, run)] = scope
+        try:
+            yield
+        finally:
+            self._scopes.pop(_key(lease, run), None)
+
+    def _heard(self, note: str) -> None:
+        if note.startswith(_INTERRUPT):
+            self._interrupt(set(note.removeprefix(_INTERRUPT).split(",")))
+
+    def _interrupt(self, runs: Collection[str]) -> None:
+        for (run, _, _), scope in list(self._scopes.items()):
+            if run in runs and not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+
+    def note_request(self, lease: Lease, run: str, turn: int, request_id: str) -> None:
+        self._of(lease, run).requested = Requested(run, turn, lease.epoch, lease.token, request_id)
+
+    async def take(self, lease: Lease, run: str) -> list[tuple[str, dict[str, Any]]]:
+        """What has not been written yet, in order, for the one that writes it now."""
+        while self._write is not None:
+            await asyncio.shield(self._write)
+        self._seen.pop(_key(lease, run), None)
+        pending = self._pending.pop(_key(lease, run), None)
+        return [] if pending is None else [(piece.type, piece.data()) for piece in pending.pieces]
+
+    async def close(self) -> None:
+        """Write nothing more; what is pending goes with its turn's commit, or never was."""
+        self._database.unlisten(self._heard)
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    def drop(self, lease: Lease, run: str) -> None:
+        self._seen.pop(_key(lease, run), None)
+        self._pending.pop(_key(lease, run), None)
+
+    def _of(self, lease: Lease, run: str) -> _Pending:
+        pending = self._pending.setdefault(_key(lease, run), _Pending(lease))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._keep_writing(), name="journal")
+        return pending
+
+    async def _keep_writing(self) -> None:
+        while True:
+            await self._ports.clock.sleep(self._interval)
+            if not self._pending:
+                return
+            batch, self._pending = self._pending, {}
+            self._write = asyncio.get_running_loop().create_future()
+            try:
+                await self._write_some(batch)
+            finally:
+                self._write.set_result(None)
+                self._write = None
+
+    async def _write_some(self, batch: dict[Speaking, _Pending]) -> None:
+        """What the store refuses of one run must not take the others along; readers see it later, from the turn."""
+        try:
+            while not await self._written(batch):
+                await self._ports.clock.sleep(10 * self._interval)
+        except Exception as problem:  # noqa: BLE001  whatever it is, the journal continues
+            if len(batch) == 1:
+                ((run, _, _),) = batch
+                log.warning("the output of run %s could not be streamed: %s", run, shown(problem))
+                return
+            for key, pending in batch.items():
+                await self._write_some({key: pending})
+
+    async def _written(self, batch: dict[Speaking, _Pending]) -> bool:
+        """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
+        try:
+            stopped = await self._database.transact(write, _deltas(batch), _requests(batch), _living(batch))
+            self._interrupt(stopped)
+        except Unavailable:
+            return False
+        return True
+
+
+def _key(lease: Lease, run: str) -> Speaking:
+    return Speaking(run, lease.epoch, lease.token)
+
+
+def _deltas(batch: dict[Speaking, _Pending]) -> list[NewDelta]:
+    rows = []
+    for (run, _, _), pending in sorted(batch.items(), key=lambda each: each[0]):
+        for place, piece in enumerate(pending.pieces, 1):
+            data = codec.encode(piece.data(), what="a delta", cap=_NOTES_CAP)
+            rows.append(NewDelta(run, pending.lease.epoch, pending.lease.token, place, piece.type, data))
+    return rows
+
+
+def _requests(batch: dict[Speaking, _Pending]) -> list[Requested]:
+    return [pending.requested for pending in batch.values() if pending.requested is not None]
+
+
+def _living(batch: dict[Speaking, _Pending]) -> list[Speaking]:
+    return [key for key, pending in sorted(batch.items(), key=lambda each: each[0]) if pending.alive]
+
+
+async def write(
+    tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[Speaking] = ()
+) -> list[str]:
+    """Returns the runs that somebody has interrupted. Four statements at most, however many runs there are.
+
+    The runs are locked first, and then their turns, as everybody locks them: see `begin_turn`.
+    """
+    if deltas:
+        speaking = sorted({Speaking(delta.run, delta.epoch, delta.token) for delta in deltas})
+        await tx.many(EventsSql.lock_speaking, speaking=speaking)
+        added = await tx.one(EventsSql.add_deltas, deltas=deltas)
+        if added is not None and added.readers:
+            await tx.hint(run_note(delta.run for delta in deltas))
+    lives = await tx.many(RunsSql.note_life, living=living) if living else []
+    if requests:
+        await tx.run(RunsSql.note_request, requests=requests)
+    return [run.id for run in lives if run.interrupted]

@@ -8,22 +8,93 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.agents.events.readership import Readership
-from holdfast.agents.retention.gaps import with_gaps
+from holdfast.agents.events.log import payload_of
+from holdfast.agents.queries import last_topic, topics_after
+from holdfast.agents.retention.ages import find_horizon, with_gaps
 from holdfast.agents.rows import AwaitedRun, Cursor, EventRow, RunRow, UsageBelow
 from holdfast.agents.statements import EventsSql, LookingSql, RunsSql
 from holdfast.agents.states import RUN
+from holdfast.client.results import SlowWaits
 from holdfast.clock import Ports
-from holdfast.errors import NotFound, ResultTimeout, StoreUnavailable, Unavailable
-from holdfast.kernel.bounds import Bounds, bound, bounds_now
-from holdfast.kernel.database import Database, Transaction, reading
+from holdfast.errors import (
+    CursorPruned,
+    HoldfastError,
+    NotFound,
+    ResultTimeout,
+    StoreUnavailable,
+    Unavailable,
+    UsageError,
+)
+from holdfast.kernel import codec
+from holdfast.kernel.bounds import Bounds, bound, bounds_now, unbound
+from holdfast.kernel.database import Database, Transaction, reading, single
+from holdfast.kernel.ids import new_id
 from holdfast.reasons import Reason
-from holdfast.slow_waits import SlowWaits
+from holdfast.text import shown
+from holdfast.values import moment
+
+# Readership: a process that streams runs or waits for them says so, and only then are their events hinted.
+#
+# Its row counts for some seconds and is renewed while somebody reads. It is written before the first look, so what it
+# misses is found by the next one. A reader whose row is lost or late polls, as all do whose hints are lost.
+
+
+log = logging.getLogger("holdfast.agents")
+
+# Much longer than the time between two looks. For so long, writers send hints to a reader that has left.
+_SECONDS = 20.0
+
+
+@single
+async def begin_reading(tx: Transaction, id: str) -> None:
+    await tx.run(EventsSql.begin_reading, id=id, ttl_us=round(_SECONDS * 1e6))
+
+
+@single
+async def end_reading(tx: Transaction, id: str) -> None:
+    await tx.run(EventsSql.end_reading, id=id)
+
+
+class Readership:
+    def __init__(self, database: Database, ports: Ports) -> None:
+        self._database = database
+        self._clock = ports.clock
+        self._id = new_id(ports)
+        self._renew_at = float("-inf")
+        self._begun = False
+
+    async def keep(self) -> None:
+        """Be known as a reader; writes only when half of the time is over. To be called before each look."""
+        now = self._clock.monotonic()
+        if now < self._renew_at:
+            return
+        self._renew_at = now + _SECONDS / 2
+        try:
+            with unbound():
+                await self._database.transact(begin_reading, self._id)
+            self._begun = True
+        except HoldfastError as problem:
+            log.debug("this process finds events by polling: %s", shown(problem))
+
+    async def end(self) -> None:
+        """Nobody reads here any more. If that cannot be said, the row ends by itself."""
+        self._renew_at = float("-inf")
+        if self._begun:
+            self._begun = False
+            try:
+                with unbound():
+                    await self._database.transact(end_reading, self._id)
+            except HoldfastError as problem:
+                log.debug("a reader's row stays until its time is over: %s", shown(problem))
+
 
 _PAGE = 500
 _FIRST_LOOK, _LAST_LOOK = 0.02, 0.5
@@ -286,3 +357,89 @@ class Streams:
             for waiter in waiters:
                 if waiter.bounds == bounds and not waiter.ended.done():
                     waiter.ended.set_exception(problem)
+
+
+# Topics: what happens to all runs, as the records that outside listeners get, durable and from any point.
+#
+# The order is that of the transactions. A transaction that is still open may yet put something before what has been
+# committed since, so on PostgreSQL a reader stays behind the oldest one. A restored database counts its transactions
+# again: before their number comes the cluster's epoch, which has risen by then.
+
+
+NOW = "now"
+_PAUSE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEvent:
+    """One change of a run; `at` is when it was stored, in UTC.
+
+    Give `cursor` to `hf.events(after=…)` to continue behind it.
+    """
+
+    cursor: str
+    topic: str
+    run: str
+    seq: int
+    at: datetime
+    payload: dict[str, Any]
+
+
+async def topics(
+    opened: Callable[[], Any], ports: Ports, after: str, names: tuple[str, ...]
+) -> AsyncIterator[TopicEvent]:
+    """Every change after a cursor, then each as it is committed; without end."""
+    at = (-1, 0, 0) if after == NOW else read_topic_cursor(after)
+    database: Database = await opened()
+    if after == NOW:
+        after = await newest_cursor(database)
+        at = read_topic_cursor(after)
+    if after and at < (gone := await database.transact(find_horizon)):
+        raise CursorPruned(after, _as_cursor(gone))
+    stirred = asyncio.Event()
+
+    def heard(note: str) -> None:
+        if note.startswith("run ") or not note:
+            stirred.set()
+
+    readership = Readership(database, ports)
+    await database.listen(heard)
+    try:
+        while True:
+            stirred.clear()
+            await readership.keep()
+            rows = await database.transact(topics_after, at, _PAGE)
+            for row in rows:
+                at = (row.epoch, row.tx, row.pos)
+                if not names or row.topic in names:
+                    payload = payload_of(row.topic, codec.decode(row.data))
+                    yield TopicEvent(_as_cursor(at), row.topic, row.run, row.seq, moment(row.at), payload)
+            if len(rows) < _PAGE:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE):
+                        await stirred.wait()
+    finally:
+        database.unlisten(heard)  # its row ends by itself: the app may be closed by now
+
+
+async def newest_cursor(database: Database) -> str:
+    """The cursor that "now" stands for: whatever is committed after this call comes after it."""
+    at = await database.transact(last_topic)
+    return "" if at[0] < 0 else _as_cursor(at)
+
+
+def _as_cursor(at: tuple[int, int, int]) -> str:
+    return ".".join(map(str, at))
+
+
+def read_topic_cursor(cursor: str) -> tuple[int, int, int]:
+    """Where a cursor of topics stands; `UsageError` when it is none."""
+    if not cursor:
+        return -1, 0, 0
+    parts = cursor.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise UsageError(
+            f"{cursor!r} is not a cursor; use the cursor of an event of hf.events(after=…), or '' for the beginning."
+        )
+    epoch, tx, pos = map(int, parts)
+    return epoch, tx, pos

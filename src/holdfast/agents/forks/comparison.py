@@ -10,19 +10,19 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.api.results import usage_of
 from holdfast.agents.forks.past import calls_before
-from holdfast.agents.forks.statements import ForksSql
-from holdfast.agents.message_pages import list_messages
+from holdfast.agents.forks.records import ForksSql
+from holdfast.agents.listings import list_messages
 from holdfast.agents.queries import calls_after, list_turns
 from holdfast.agents.rows import CallRow, RunRow
 from holdfast.agents.runs.history import result_block
 from holdfast.agents.statements import LookingSql, RunsSql
 from holdfast.agents.states import CallState
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, call_of, run_of
+from holdfast.agents.values import CallRecord, RunRecord, Turn, call_of, run_of
+from holdfast.client.results import Usage
 from holdfast.errors import NotFound
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.models.protocol import canonical
-from holdfast.results import Usage
 
 Mark = Literal["=", "~", "-", "+"]
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.events.log import Changes, created
-from holdfast.agents.forks.fork_rows import Copy, PastMessage
 from holdfast.agents.forks.past import as_played, check_whole, latest_whole
-from holdfast.agents.forks.statements import ForksSql
+from holdfast.agents.forks.records import Copy, ForksSql, PastMessage
 from holdfast.agents.messages import add_message, encode_block
 from holdfast.agents.rows import CallRow, NewBlock, NewRun, RunRow
 from holdfast.agents.statements import AgentsSql, CallsSql, MessagesSql, RunsSql
@@ -25,7 +24,7 @@ from holdfast.kernel.enqueue import enqueue, take_key
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.request_view import CONTINUE
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 EDITED = "edited"  # no request has this fingerprint
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast, get_args
 
 from holdfast import validation
-from holdfast.agents.attachments import PICTURES
-from holdfast.agents.content import Document, Image, Part, blocks_within, content_of
+from holdfast.agents.content import PICTURES, Document, Image, Part, blocks_within, content_of
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import TOOL_KIND, Effect
 from holdfast.agents.mcp.sessions import ConnectionLost, McpConnections, McpServer
-from holdfast.agents.people.review import OUTCOME_UNKNOWN
+from holdfast.agents.people.questions import OUTCOME_UNKNOWN
 from holdfast.agents.toolbox import RemoteToolOptions, ToolOptions
 from holdfast.agents.tools import Tool, ToolContext, ToolSignature, tool_name
 from holdfast.errors import BadPayload, BadSetting, UsageError

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from holdfast.agents.definition import AgentSpec, Limits
-from holdfast.agents.money.trees import above
+from holdfast.agents.money.budgets import above
 from holdfast.agents.queries import tree_usage, usage_below
 from holdfast.agents.rows import LoadedRun, UsageBelow, UsageRow
 from holdfast.agents.runs.commit import Spent
 from holdfast.durations import microseconds, show
 from holdfast.errors import UsageError
-from holdfast.kernel import codec, stored_json
+from holdfast.kernel import codec
 from holdfast.kernel.database import Transacting
 from holdfast.outcomes import Fail
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 
 def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
@@ -25,7 +25,7 @@ def limits_of(run: LoadedRun, spec: AgentSpec) -> Limits:
 
 
 def stored_limits(run: LoadedRun, given: object) -> Limits:
-    return stored_json.read(Limits, given, what=f"the limits of run {run.id}")
+    return codec.read(Limits, given, what=f"the limits of run {run.id}")
 
 
 class PricedLimits(Protocol):

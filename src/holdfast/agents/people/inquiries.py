@@ -7,28 +7,26 @@ of the arguments that were shown: what was seen is what is approved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from holdfast.agents.compaction.config import FULL
 from holdfast.agents.content import content_of
-from holdfast.agents.definition import AgentSpec, Limits
+from holdfast.agents.definition import AgentSpec, Limits, as_stored
 from holdfast.agents.events.log import Changes, state_change
 from holdfast.agents.messages import add_message
-from holdfast.agents.people.expiry import MAY_HAVE_RUN, default_of, ended_as, too_late
-from holdfast.agents.people.inquiry_rows import InquiryPlace, InquiryRow
-from holdfast.agents.people.question import InquiryKind, channel_of
-from holdfast.agents.people.statements import InquiriesSql
+from holdfast.agents.people.questions import InquiryKind, channel_of
+from holdfast.agents.people.records import InquiriesSql, InquiryPlace, InquiryRow
 from holdfast.agents.rows import RunEnd, UsageRow
 from holdfast.agents.runs.end import end_run
 from holdfast.agents.runs.history import text_of
 from holdfast.agents.statements import RunsSql
 from holdfast.agents.states import InquiryState, RunState
-from holdfast.agents.stored_form import as_stored
 from holdfast.durations import microseconds
 from holdfast.errors import AlreadyDecided, DigestMismatch, NotFound, NotUnderstood, UsageError
-from holdfast.kernel import codec, stored_json
+from holdfast.kernel import codec
 from holdfast.kernel.complete import error_json
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.families import lock_anchors
@@ -36,7 +34,60 @@ from holdfast.kernel.rows import Resolution
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import resolve
 from holdfast.models.request_view import CONTINUE
-from holdfast.shown_text import plural
+from holdfast.text import plural
+
+# Expiry: what is decided when nobody decides in time, and what a person who comes too late reads. Pure.
+
+
+MAY_HAVE_RUN = "The call may have taken effect; it was not run again."
+_Verdict = Literal[InquiryState.APPROVED, InquiryState.DENIED, InquiryState.ANSWERED]
+_NOT_RUN = "Nobody decided in time, so this call was not run."
+
+
+class Default(NamedTuple):
+    """What nobody said in time."""
+
+    verdict: _Verdict
+    message: str
+    answer: Any
+
+
+def default_of(row: InquiryRow) -> Default:
+    """What an inquiry was asked with for this case; without anything, nobody has allowed it."""
+    given: Mapping[str, Any] = codec.decode(row.fallback) or {"verdict": InquiryState.DENIED}
+    if given.get("verdict") not in get_args(_Verdict):
+        raise NotUnderstood(f"inquiry {row.id}", f"when nobody decides, {given!r} is to be done")
+    late = f"Nobody decided in time. {MAY_HAVE_RUN}" if row.kind == "review" else _NOT_RUN
+    verdict = cast(_Verdict, InquiryState(given["verdict"]))
+    return Default(verdict, str(given.get("message") or late), given.get("answer"))
+
+
+def ended_as(row: InquiryRow) -> Literal["truncated", "limited"]:
+    """The outcome of a run that asked to continue and may not."""
+    cut = row.kind == "continuation" or codec.decode(row.data).get("limit") == FULL
+    return "truncated" if cut else "limited"
+
+
+def too_late(row: InquiryRow) -> AlreadyDecided:
+    """Says when the time of an inquiry was over, and what was done instead."""
+    over = row.expires_at or row.decided_at or 0
+    at = datetime.fromtimestamp(over / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    why = f"its time limit passed at {at}, so {_done(row)}. Look at it with hf.inquiries.get(id)."
+    return AlreadyDecided(row.id, row.state, row.decided_by, why)
+
+
+def _done(row: InquiryRow) -> str:
+    default = default_of(row)
+    if default.verdict == InquiryState.ANSWERED:
+        return f"the model was told {default.answer!r}"
+    if row.call is None:
+        return f"the run ended as {ended_as(row)}"
+    if row.kind == "question":
+        return "the model read that nobody answered"
+    if row.kind == "review":
+        return f"the call of {row.name} was not run again"
+    return f"the call of {row.name} was {default.verdict}"
+
 
 Verdict = Literal[InquiryState.APPROVED, InquiryState.DENIED, InquiryState.ANSWERED, InquiryState.EXPIRED]
 
@@ -213,8 +264,8 @@ def _granted(row: InquiryRow, place: InquiryPlace, used: UsageRow) -> dict[str, 
         return {**options, "beyond_window": True}
     first = options.get("portion") or options.get("limits") or as_stored(AgentSpec.parse(place.definition).limits)
     what = f"the limits of run {row.run}"
-    portion = stored_json.read(Limits, first, what=what)
-    limits = stored_json.read(Limits, options["limits"], what=what) if options.get("limits") else portion
+    portion = codec.read(Limits, first, what=what)
+    limits = codec.read(Limits, options["limits"], what=what) if options.get("limits") else portion
     tokens = used.input_tokens + used.output_tokens + used.cache_write_tokens + used.cache_read_tokens
     match field:
         case "turns":

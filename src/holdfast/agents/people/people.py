@@ -2,19 +2,83 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from holdfast.agents.people import inquiries
 from holdfast.agents.people.inquiries import Ruling
-from holdfast.agents.people.inquiry import Inquiry, inquiry_of
-from holdfast.agents.people.notification import Notifier
 from holdfast.agents.states import InquiryState
 from holdfast.agents.system_jobs import EXPIRE, NOTIFY, system_definition
-from holdfast.core import Core
+from holdfast.agents.values import Inquiry, inquiry_of
+from holdfast.client.core import Core
 from holdfast.errors import NotFound, UsageError
 from holdfast.outcomes import Done, Outcome
 from holdfast.workers.context import JobContext
+from holdfast.workers.threads import Threads
+
+# Calls of the program's own functions: beside the work, not in its way, and not for ever.
+#
+# A function that is not async is called on a thread, for it may wait for a server. One that has not returned in time
+# is
+# given up; threads of it that hang are bounded, as those of tools are.
+
+
+PATIENCE = 60.0  # seconds
+_MOST_HANGING = 8  # calls of one function
+_THREADS = 1_000  # more than callers have calls under way: only those that hang are refused
+
+
+class ProgramCalls:
+    """Calls functions of the program, each by the name under which the program knows it."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        self._threads = Threads(_THREADS, _MOST_HANGING)
+
+    async def call(self, name: str, function: Callable[[Any], Any], argument: Any) -> Any:
+        """What it returns. `TimeoutError` when it takes too long, `NoThread` when too many calls of it hang."""
+        timer = asyncio.timeout(self._patience)
+        try:
+            async with timer:
+                return await self._called(name, function, argument)
+        except TimeoutError as problem:
+            if timer.expired():
+                raise TimeoutError(f"{name} has not returned in {self._patience:g}s") from problem
+            raise
+
+    async def _called(self, name: str, function: Callable[[Any], Any], argument: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(argument)
+        here = copy_context()
+        returned = await self._threads.run(name, partial(here.run, function, argument))
+        return await returned if inspect.isawaitable(returned) else returned
+
+
+# Notification that a person has to decide: the app's own function, called beside the work and not in its way.
+
+
+log = logging.getLogger("holdfast.agents")
+
+
+class Notifier:
+    """Calls what `hf.inquiries.on_open` was given."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._calls = ProgramCalls(patience)
+
+    async def tell(self, function: Callable[[Any], Any], inquiry: Any) -> None:
+        """Call it. What it raises is logged and raised: its job tries again."""
+        try:
+            await self._calls.call("hf.inquiries.on_open", function, inquiry)
+        except Exception:
+            text = "hf.inquiries.on_open failed for inquiry %s; Holdfast calls it again"
+            log.warning(text, inquiry.id)  # the log of attempts has the traceback
+            raise
 
 
 class People:

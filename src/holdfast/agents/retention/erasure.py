@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from holdfast.agents.queries import delete_agent
+from holdfast.agents.listings import list_sessions
+from holdfast.agents.queries import delete_agent, make_totals_nameless
 from holdfast.agents.retention.ages import forget_ages
-from holdfast.agents.retention.retention_rows import ScheduleJob
-from holdfast.agents.retention.sessions import remove_session
-from holdfast.agents.retention.statements import ErasingSql
-from holdfast.agents.retention.totals import make_nameless
-from holdfast.agents.session_pages import list_sessions
+from holdfast.agents.retention.cleanup import remove_session
+from holdfast.agents.retention.records import ErasingSql, ScheduleJob
+from holdfast.client.intake import Runtime
 from holdfast.durations import show
 from holdfast.errors import NotFound, StoreBusy, UsageError
 from holdfast.kernel import codec, retention
-from holdfast.kernel.cancel_many import CancelFilter, newest_job
+from holdfast.kernel.cancel import CancelFilter, newest_job
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.lanes import forget_empty
 from holdfast.kernel.schedules import delete_schedule
-from holdfast.runtime import Runtime
-from holdfast.shown_text import plural
+from holdfast.text import plural
 from holdfast.workers.layer import Layer
 
 _REASON = "its tenant is erased"
@@ -77,7 +75,7 @@ class Eraser:
                 f"tenant {self._tenant} continues enqueuing jobs, or sending messages to its sessions. "
                 f"Stop its programs, and erase it again."
             )
-        while await self._database.transact(make_nameless, self._tenant):
+        while await self._database.transact(make_totals_nameless, self._tenant):
             pass
         await self._database.transact(forget_ages, self._tenant)
         return self.erased

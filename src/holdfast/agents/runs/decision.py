@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.agents.definition import AGENT_KIND, LAYER, AgentSpec, Delegate, Effect, ToolSpec
-from holdfast.agents.forks.simulation import NOT_RECORDED, Records, Simulation, recorded_output
+from holdfast.agents.forks.past import NOT_RECORDED, Records, Simulation, policy_of, recorded_output
+from holdfast.agents.money.budgets import above
 from holdfast.agents.money.limits import limits_of
-from holdfast.agents.money.trees import above
-from holdfast.agents.people.inquiry_rows import NewInquiry
-from holdfast.agents.people.question import InquiryKind, call_data, digest_of_input, encode_data
+from holdfast.agents.people.questions import InquiryKind, call_data, digest_of_input, encode_data
+from holdfast.agents.people.records import NewInquiry
 from holdfast.agents.rows import LoadedRun, NewCall
 from holdfast.agents.runs.commit import Conclusion, Decision, ToolCallRequest
 from holdfast.agents.runs.history import text_of, uses
@@ -27,7 +28,7 @@ from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.fold import Reply
 from holdfast.models.request_view import CONTINUE
 from holdfast.settings import Settings
-from holdfast.workers.reasons import redacted
+from holdfast.workers.endings import redacted
 
 log = logging.getLogger("holdfast.agents")
 
@@ -37,7 +38,7 @@ _DEEPEST = 1 << 30
 CALLING = ("tool_use", "end_turn", "stop_sequence", "pause_turn")  # no call of such an answer may stay unanswered
 
 Approving = Callable[[ToolSpec, str], bool]
-"""Whether a person has to approve the call of this tool with this id; `holdfast.agents.runs.approvals` finds out."""
+"""Whether a person has to approve the call of this tool with this id; `holdfast.agents.runs.decision` finds out."""
 
 
 def call_id(run: str, turn: int, place: int) -> str:
@@ -332,7 +333,7 @@ def run_job(  # noqa: PLR0913  the options of a job
 ) -> tuple[NewJob, Route]:
     """The job of a run. Its payload is empty: what it is about stands in the run's row.
 
-    `needs` are the kinds of tools that its worker must have; see `holdfast.agents.runs.needs`.
+    `needs` are the kinds of tools that its worker must have; see `holdfast.agents.runs.commit`.
     """
     kind = AGENT_KIND + agent
     route = route_for(queue, kind, [*requires, *needs, *([BATCH] if mode == "batch" else [])])
@@ -357,3 +358,52 @@ def run_job(  # noqa: PLR0913  the options of a job
         layer=LAYER,
     )
     return job, route
+
+
+# Approvals: which calls of an answer a person has to approve, asked before anything is decided.
+#
+# The `approve=` of a tool is code of the program and may wait for something, so it is asked outside of the decision
+# and
+# of every transaction. The toolbox limits its time.
+
+
+_AT_ONCE = 8  # calls of one answer: one that hangs delays the others no longer than it is waited for
+
+ApprovalRule = Callable[[ToolSpec, str, dict[str, Any]], Awaitable[bool]]
+"""Whether a person has to approve a call of this tool, with this id and these arguments."""
+
+
+async def never(_tool: ToolSpec, _call: str, _input: dict[str, Any]) -> bool:
+    return False
+
+
+class AskedCall(NamedTuple):
+    """A call whose tool has an `approve=`."""
+
+    tool: ToolSpec
+    id: str
+    input: dict[str, Any]
+
+
+async def ask_rule(rule: ApprovalRule, calls: Iterable[AskedCall]) -> Approving:
+    """Ask the rule about these calls; the answer says of each whether a person has to approve it, and yes of others."""
+    asked = list(calls)
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(call: AskedCall) -> bool:
+        async with places:
+            return await rule(*call)
+
+    answers = await asyncio.gather(*map(ask, asked)) if len(asked) > 1 else [await rule(*call) for call in asked]
+    known = {call.id: answer for call, answer in zip(asked, answers, strict=True)}
+    return lambda _tool, call: known.get(call, True)
+
+
+def asked_calls(run: LoadedRun, spec: AgentSpec, number: int, reply: Reply) -> Iterator[AskedCall]:
+    """The calls of an answer that the rule is asked about. A replay runs none of them."""
+    if reply.stop_reason not in CALLING or policy_of(run) == "replayed":
+        return
+    for place, use in enumerate(uses(reply.blocks)):
+        tool = spec.tool(str(use.get("name", "")))
+        if tool is not None and tool.approve and not tool.person and use["id"] not in reply.bad_inputs:
+            yield AskedCall(tool, call_id(run.id, number, place), use.get("input", {}))

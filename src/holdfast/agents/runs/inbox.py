@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.agents.compaction.statements import CompactionsSql
+from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.events.log import Changes
-from holdfast.agents.inbox_rows import CurrentRun
 from holdfast.agents.messages import add_message
+from holdfast.agents.rows import CurrentRun
 from holdfast.agents.runs.commit import INTERRUPTED, Conclusion, end_of, result_for_caller, to_json
 from holdfast.agents.runs.end import answer_open_calls, end_run
 from holdfast.agents.statements import InboxSql, RunsSql, SessionsSql

@@ -19,34 +19,46 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from holdfast.agents import fallback, lanes
-from holdfast.agents.batches.gather import Gathering, batch_lane, body_text, defer
 from holdfast.agents.batches.mode import choose_turn, limit_left
-from holdfast.agents.batches.reply import commit_kept, reply_of
+from holdfast.agents.batches.results import commit_kept, reply_of
+from holdfast.agents.batches.steps import Gathering, batch_lane, body_text, defer
 from holdfast.agents.compaction.automatic import CompactionCall, make_room
 from holdfast.agents.compaction.compactor import Compactor
 from holdfast.agents.compaction.config import FULL
 from holdfast.agents.content import readable
 from holdfast.agents.definition import AgentSpec, Mode
-from holdfast.agents.events.journal import Journal, Piece
+from holdfast.agents.events.log import Journal, Piece
+from holdfast.agents.fallback import check_played_here
 from holdfast.agents.keys import handed_back
-from holdfast.agents.model_access import Models, make_ready
-from holdfast.agents.money.budgets import BudgetWait, Over
-from holdfast.agents.money.cost import spent_on
+from holdfast.agents.money.budgets import BudgetWait, Over, is_limited, is_tree
+from holdfast.agents.money.cost import most_nano, spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
-from holdfast.agents.money.reservation import most_nano
-from holdfast.agents.money.trees import is_limited, is_tree
+from holdfast.agents.providers import Models, make_ready
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow
 from holdfast.agents.runs import tracing, turns
-from holdfast.agents.runs.approvals import ApprovalRule, ask_rule, asked_calls, never
-from holdfast.agents.runs.call_ids import mended, used_ids
 from holdfast.agents.runs.commit import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
-from holdfast.agents.runs.decision import Deciding, run_inquiry
-from holdfast.agents.runs.history import said_before, server_tool_is_open, text_of, was_corrected
+from holdfast.agents.runs.decision import ApprovalRule, Deciding, ask_rule, asked_calls, never, run_inquiry
+from holdfast.agents.runs.history import (
+    BuiltRequest,
+    CallBounds,
+    ask,
+    said_before,
+    server_tool_is_open,
+    text_of,
+    was_corrected,
+)
 from holdfast.agents.runs.output import Reading, unknown_type
-from holdfast.agents.runs.playable import check_played_here
-from holdfast.agents.runs.refused_results import fail_and_mend, may_be_mended
-from holdfast.agents.runs.request import BuiltRequest, CallBounds, ask
-from holdfast.agents.runs.turns import Committed, Intent, Loaded, Play, interrupted
+from holdfast.agents.runs.turns import (
+    Committed,
+    Intent,
+    Loaded,
+    Play,
+    fail_and_mend,
+    interrupted,
+    may_be_mended,
+    mended,
+    used_ids,
+)
 from holdfast.agents.tenant_policy import TenantPolicy, named_by
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -60,7 +72,7 @@ from holdfast.models.protocol import Wire
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze, StoreTrouble
 from holdfast.reasons import ACCOUNT_REFUSED, is_of_account
 from holdfast.settings import Settings
-from holdfast.shown_text import shown
+from holdfast.text import shown
 from holdfast.workers.context import JobContext
 
 log = logging.getLogger("holdfast.agents")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from holdfast.agents.definition import AgentSpec
-from holdfast.agents.model_access import Models
+from holdfast.agents.providers import Models
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs.commit import Decision, ToolCallRequest
 from holdfast.clock import Ports

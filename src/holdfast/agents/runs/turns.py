@@ -6,24 +6,21 @@ state are stored together. Doing it again after a lost answer is recognised by t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from holdfast.agents.batches.batch_rows import RequestBody
-from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.batches.records import BatchesSql, RequestBody
 from holdfast.agents.compaction.automatic import compact_after, is_current
-from holdfast.agents.content import readable
+from holdfast.agents.content import estimate, is_more_than_text, readable
 from holdfast.agents.events.log import Changes
-from holdfast.agents.forks.simulation import Records, load_records
-from holdfast.agents.inbox_rows import Mail, MailOf, Steer
+from holdfast.agents.forks.past import Records, load_records
 from holdfast.agents.messages import Said, add_message, add_messages
-from holdfast.agents.money.budgets import Over, reserve, settle
-from holdfast.agents.money.trees import is_limited
-from holdfast.agents.people.inquiry_rows import NewInquiry
-from holdfast.agents.people.question import channel_of, inquire
-from holdfast.agents.people.statements import InquiriesSql
-from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow, TurnAttempt, WindowBlock
+from holdfast.agents.money.budgets import Over, is_limited, reserve, settle
+from holdfast.agents.people.questions import channel_of, inquire
+from holdfast.agents.people.records import InquiriesSql, NewInquiry
+from holdfast.agents.rows import FailedTurn, LoadedRun, Mail, MailOf, ProviderLaneRow, Steer, TurnAttempt, WindowBlock
 from holdfast.agents.runs.commit import (
     INTERRUPTED,
     PROVIDER_ERROR,
@@ -38,10 +35,19 @@ from holdfast.agents.runs.commit import (
     store_answers,
     to_json,
 )
-from holdfast.agents.runs.end import answer_open_calls, end_run, line_of
+from holdfast.agents.runs.end import (
+    CONTENT_KINDS,
+    ContentRefusal,
+    RefusedCall,
+    answer_open_calls,
+    end_run,
+    is_replaced,
+    line_of,
+    replace_results,
+)
+from holdfast.agents.runs.history import CLIENT_USE
 from holdfast.agents.statements import InboxSql, MessagesSql, ProvidersSql, RunsSql, SessionsSql
 from holdfast.agents.states import RunState, TurnState
-from holdfast.agents.token_estimate import estimate
 from holdfast.errors import LeaseLost
 from holdfast.kernel import codec, leases
 from holdfast.kernel.complete import complete, complete_and_settle, error_json
@@ -369,3 +375,134 @@ async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unkno
     changes.tell(run.id, "turn_failed", {"turn": number, "attempt": turn.attempts, **error})
     await changes.write(tx)
     return turn
+
+
+# Results of tools that a provider refuses: each is replaced by an error, once, and the model is asked again.
+#
+# The answer that called the tools was taken, so their results cannot be left out. The provider's words often say
+# which
+# block it means (`messages.3.content.1`); where they do not, every result of the turn that is more than text is
+# replaced.
+
+
+_PLACE = re.compile(r"\bmessages\.(\d{1,9})\.content\.(\d{1,9})\b")
+
+
+def may_be_mended(kind: str, turn: int) -> bool:
+    """Whether results of tools may be what was refused: the first turn has none."""
+    return turn > 1 and kind in CONTENT_KINDS
+
+
+def to_replace(results: Sequence[dict[str, Any]], sent: Sequence[dict[str, Any]], refusal: ContentRefusal) -> list[str]:
+    """Which calls' results the refusal is about; none when results were replaced before. `sent`: the whole request."""
+    if any(map(is_replaced, results)) or not refusal.is_about(results):
+        return []
+    carriers = [str(block["tool_use_id"]) for block in results if is_more_than_text(block)]
+    place = _PLACE.search(refusal.message)
+    if place is None:
+        return carriers
+    message, number = int(place[1]), int(place[2])
+    content = sent[message]["content"] if message < len(sent) else None
+    block = content[number] if isinstance(content, list) and number < len(content) else {}
+    if any(block.get("tool_use_id") == result["tool_use_id"] for result in results):
+        return [str(block["tool_use_id"])]
+    # What is old was taken before: it is one too many now. What is new and no result is not ours to replace.
+    return carriers if message < len(sent) - 1 or block.get("type") == "tool_result" else []
+
+
+async def mend_results(  # noqa: PLR0917  whose results, and what was said of them
+    tx: Transaction,
+    run: LoadedRun,
+    turn: int,
+    sent: Sequence[dict[str, Any]],
+    refusal: ContentRefusal,
+    changes: Changes,
+) -> bool:
+    """Replace what was refused of the results that this turn was to read; False: there is nothing to replace."""
+    message = derived_id(run.id, "results", turn - 1)
+    blocks = await tx.many(MessagesSql.blocks_of, messages=[message])
+    results = [codec.decode(block.body) for block in blocks]
+    uses = to_replace([block for block in results if block.get("type") == "tool_result"], sent, refusal)
+    if not uses:
+        return False
+    await replace_results(tx, message, RefusedCall(run.id, turn - 1), blocks, uses, refusal)
+    changes.tell(run.id, "results_refused", {"turn": turn, "calls": uses, "message": refusal.words})
+    return True
+
+
+async def fail_and_mend(
+    tx: Transaction, play: Play, error: dict[str, Any], sent: Sequence[dict[str, Any]], *, unknown: bool
+) -> bool:
+    """Note that a call was refused, and make its results such that it can be made again; False: nothing is changed."""
+    changes = Changes(play.prefix)
+    refusal = ContentRefusal(str(error["kind"]), str(error["message"]))
+    await leases.hold(tx, play.lease)
+    turn = await tx.one(RunsSql.find_turn, run=play.run.id, number=play.number)
+    failed = (TurnState.FAILED, play.lease.epoch, play.lease.token)
+    if turn is not None and (turn.state, turn.epoch, turn.token) == failed:
+        return True  # an earlier call did it, and its answer was lost
+    if not await mend_results(tx, play.run, play.number, sent, refusal, changes):
+        return False
+    await fail_turn(tx, play, error, unknown=unknown, counted=unknown)
+    await changes.write(tx)
+    return True
+
+
+# Ids of calls: every call of an answer has one that no other call of the conversation has.
+#
+# Providers see to that, and what stands between us and them does not always. The answer is paid for, so it is kept: a
+# call without an id, or with one that is taken, gets an id of ours. It is made from the run, the turn and the place,
+# so
+# that reading the same answer again gives the same one.
+
+
+_ID = re.compile("[a-zA-Z0-9_-]{1,256}")
+UNNAMED = "unnamed"  # what a call without a name is called in the history
+
+
+class Mended(NamedTuple):
+    """An answer whose calls can be told apart, and what was changed for that, one entry for each call."""
+
+    reply: Reply
+    repairs: tuple[dict[str, Any], ...] = ()
+
+
+def used_ids(window: Sequence[WindowBlock]) -> set[str]:
+    """The ids of the calls that were made before."""
+    return {str(codec.decode(row.body).get("id")) for row in window if row.type == CLIENT_USE}
+
+
+def mended(reply: Reply, run: str, turn: int, taken: Collection[str] = ()) -> Mended:
+    """The answer with an id and a name for each call; `taken` are the ids of earlier ones."""
+    uses = [place for place, block in enumerate(reply.blocks) if block.get("type") == CLIENT_USE]
+    if not uses:
+        return Mended(reply)
+    blocks, seen = list(reply.blocks), set(taken)
+    repairs: list[dict[str, Any]] = []
+    bad: dict[str, str] = {}
+    nameless: set[str] = set()
+    for place in uses:
+        block = blocks[place]
+        id, name, given = block.get("id"), block.get("name"), block.get("input")
+        own = id if isinstance(id, str) and _ID.fullmatch(id) and id not in seen else _own_id(run, turn, place)
+        named = isinstance(name, str) and bool(name.strip())
+        seen.add(own)
+        if not named:
+            nameless.add(own)
+        if place in reply.bad_places or not isinstance(given, dict):
+            bad[own] = reply.bad_inputs.get(str(id), "")
+        if own != id or not named or not isinstance(given, dict):
+            blocks[place] = {
+                **block,
+                "id": own,
+                "name": name if named else UNNAMED,
+                "input": given if isinstance(given, dict) else {},
+            }
+        if own != id or not named:
+            repairs.append({"index": place, "was": codec.clip(str(id), 200), "id": own, "named": named})
+    kept = replace(reply, blocks=blocks, bad_inputs=bad, nameless=frozenset(nameless), duplicates=())
+    return Mended(kept, tuple(repairs))
+
+
+def _own_id(run: str, turn: int, place: int) -> str:
+    return "toolu_" + derived_id(run, "use", turn, place).replace("-", "")

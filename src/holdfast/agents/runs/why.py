@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.batches.batch_rows import BatchRow
-from holdfast.agents.batches.statements import BatchesSql
+from holdfast.agents.batches.records import BatchesSql, BatchRow
 from holdfast.agents.fallback import foretold
 from holdfast.agents.keys import missing
 from holdfast.agents.lanes import behind, explain
-from holdfast.agents.people.inquiry_rows import InquiryRow
-from holdfast.agents.people.statements import InquiriesSql
+from holdfast.agents.people.records import InquiriesSql, InquiryRow
 from holdfast.agents.rows import RunRow
 from holdfast.agents.runs.end import line_of
 from holdfast.agents.statements import CallsSql, ProvidersSql, RunsSql

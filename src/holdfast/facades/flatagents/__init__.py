@@ -2,16 +2,18 @@
 
 from holdfast.facades.flatagents.config import BackendConfig, Backends, create_backends
 from holdfast.facades.flatagents.hooks import DistributedWorkerHooks, MachineHooks
-from holdfast.facades.flatagents.install import install, uninstall
+from holdfast.facades.flatagents.install import SDKRuntimeWrapper, install, uninstall
 from holdfast.facades.flatagents.launching import SubprocessInvoker, launch_machine
-from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
 from holdfast.facades.flatagents.records import (
+    RegistrationBackend,
     UnknownWorker,
+    WorkBackend,
     WorkerFilter,
     WorkerRecord,
     WorkerRegistration,
     WorkerStatus,
     WorkItem,
+    WorkPool,
 )
 from holdfast.facades.flatagents.redis_backends import RedisRegistrationBackend, RedisWorkBackend
 from holdfast.facades.flatagents.registration import (
@@ -19,7 +21,6 @@ from holdfast.facades.flatagents.registration import (
     PostgresRegistrationBackend,
     SQLiteRegistrationBackend,
 )
-from holdfast.facades.flatagents.runtime import SDKRuntimeWrapper
 from holdfast.facades.flatagents.triggers import TickFailed, Triggers, read_triggers
 from holdfast.facades.flatagents.work import MemoryWorkBackend, PostgresWorkBackend, SQLiteWorkBackend
 

@@ -7,11 +7,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 from holdfast.errors import BadSetting, UsageError
-from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend
-from holdfast.facades.flatagents.records import HEARTBEAT_INTERVAL
+from holdfast.facades.flatagents.records import HEARTBEAT_INTERVAL, RegistrationBackend, WorkBackend
 from holdfast.facades.flatagents.redis_backends import DEFAULT_URL, RedisRegistrationBackend, RedisWorkBackend
-from holdfast.facades.flatagents.registration import HoldfastRegistrationBackend
-from holdfast.facades.flatagents.store import DEFAULT_PATH, MEMORY, BackendAddress, Store, sqlite_url
+from holdfast.facades.flatagents.registration import (
+    DEFAULT_PATH,
+    MEMORY,
+    BackendAddress,
+    HoldfastRegistrationBackend,
+    Store,
+    sqlite_url,
+)
 from holdfast.facades.flatagents.work import HoldfastWorkBackend
 from holdfast.validation import did_you_mean
 

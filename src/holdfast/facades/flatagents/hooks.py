@@ -11,33 +11,144 @@ import difflib
 import functools
 import inspect
 import logging
+import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from holdfast.errors import UsageError
+from holdfast.errors import Unavailable, UsageError
 from holdfast.facades.flatagents.config import BackendConfig, Backends, config_from, config_of, create_backends
 from holdfast.facades.flatagents.environment import environment_config
 from holdfast.facades.flatagents.launching import (
     SHIPPED_HOOKS,
     SubprocessInvoker,
+    found_machine,
     importable_name,
     invoking,
 )
-from holdfast.facades.flatagents.presence import OwnWorkers
-from holdfast.facades.flatagents.protocols import RegistrationBackend, WorkBackend, WorkPool
-from holdfast.facades.flatagents.records import MAX_WORKERS, WorkerFilter, WorkerRecord, WorkerRegistration
-from holdfast.facades.flatagents.spawning import spawn
+from holdfast.facades.flatagents.records import (
+    MAX_WORKERS,
+    RegistrationBackend,
+    WorkBackend,
+    WorkerFilter,
+    WorkerRecord,
+    WorkerRegistration,
+    WorkPool,
+)
+from holdfast.facades.flatagents.registration import Store
 from holdfast.facades.flatagents.work import acting
-from holdfast.machines.admission import LaunchLimit
+from holdfast.kernel.ids import new_id
+from holdfast.machines.bundle import Bundle, Finder, gather, load_file
+from holdfast.machines.family import LaunchLimit, let_in
 from holdfast.machines.graph import GraphSettings, MachineGraph
 from holdfast.machines.hooks import MachineHooks as PlainHooks
-from holdfast.machines.orders import OWN_QUEUES
-from holdfast.machines.program import playing
+from holdfast.machines.hooks import playing
+from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
+from holdfast.machines.problems import Findings
 from holdfast.settings import Settings
 
+# Presence: a machine with `heartbeat_interval` is a worker, registered while it runs and heard of on a timer.
+#
+# The timer is a thread of its own, so that a state may take as long as it likes. It runs in the process that plays
+# the
+# machine, and ends with it: that is how others learn that it died.
+
+
 log = logging.getLogger("holdfast.flatagents")
+
+
+class OwnWorkers:
+    """The workers that this process is."""
+
+    def __init__(self) -> None:
+        self._timers: dict[str, threading.Event] = {}
+        self._turn = threading.Lock()
+
+    def begin(self, registry: RegistrationBackend, worker_id: str, pool_id: str | None, interval: float) -> None:
+        """Register, or come back from a pause; from now on heartbeats are sent."""
+        with self._turn:
+            if worker_id in self._timers:
+                return
+            _register(registry, worker_id, pool_id)
+            stop = self._timers[worker_id] = threading.Event()
+        thread = threading.Thread(
+            target=_beat, args=(registry, worker_id, interval, stop), name=f"heartbeat of {worker_id}", daemon=True
+        )
+        thread.start()
+
+    def stop(self, registry: RegistrationBackend) -> None:
+        """The process was told to stop: its workers say so, and end soon."""
+        with self._turn:
+            ids = list(self._timers)
+        for worker_id in ids:
+            with contextlib.suppress(KeyError):
+                registry.update_status(worker_id, "terminating")
+
+    def end(self, registry: RegistrationBackend, worker_id: str) -> None:
+        """It has ended, and says so."""
+        with self._turn:
+            stop = self._timers.pop(worker_id, None)
+        if stop is not None:
+            stop.set()
+            with contextlib.suppress(KeyError):  # somebody else has given it up
+                registry.update_status(worker_id, "terminated")
+
+    def end_all(self, registry: RegistrationBackend) -> None:
+        """The process ends, and with it those that waited for their processors."""
+        with self._turn:
+            ids = list(self._timers)
+        for worker_id in ids:
+            self.end(registry, worker_id)
+
+
+def _register(registry: RegistrationBackend, worker_id: str, pool_id: str | None) -> None:
+    """A worker that another process was, and that nobody has given up, continues here with the item that it has."""
+    host, pid = socket.gethostname(), os.getpid()
+    try:
+        registry.heartbeat(worker_id, {"host": host, "pid": pid})
+    except KeyError:
+        registry.register(WorkerRegistration(worker_id, host, pid, pool_id=pool_id))
+
+
+def _beat(registry: RegistrationBackend, worker_id: str, interval: float, stop: threading.Event) -> None:
+    away = False
+    while not stop.wait(interval):
+        try:
+            registry.heartbeat(worker_id)
+            if away:
+                log.warning("worker %s: its heartbeats arrive again", worker_id)
+            away = False
+        except KeyError:
+            log.warning("worker %s was given up; what it says of its item is ignored", worker_id)
+            return
+        except Unavailable as problem:
+            if not away:
+                log.warning("worker %s: its heartbeats fail, and it keeps trying: %s", worker_id, problem)
+            away = True
+
+
+# Spawning: workers that an action starts, under the same admission as those that a `launch` starts.
+
+
+def spawn(url: str, asked: LaunchLimit, machine: str, input: Mapping[str, Any], count: int, **about: Any) -> list[str]:
+    """Enqueue as many of `count` workers as may start; their ids. `about` says which execution starts them."""
+    bundle, store = _bundle(machine), Store(url)
+    order, core = first_order(bundle, input, **about), store.core
+    jobs = [new_job(new_id(core.ports), order, Way(asked.queue), core.settings) for _ in range(min(count, asked.most))]
+    try:
+        return store.call(store.transact(let_in, asked, jobs))
+    finally:
+        store.close()
+
+
+def _bundle(machine: str) -> Bundle:
+    found = Findings()
+    bundle = gather(load_file(found_machine(machine)), Finder().find, found)
+    found.raise_any()
+    return bundle
+
 
 LAUNCHED = f"{OWN_QUEUES}flatagents."  # the queue of the workers of a pool
 _STALE = 60.0  # seconds, for a registry that does not say

@@ -27,10 +27,8 @@ from holdfast.facades.flatagents.records import (
     WorkerRegistration,
     WorkItem,
 )
-from holdfast.facades.flatagents.registration import check_id, filter_of
-from holdfast.facades.flatagents.store import BackendAddress
+from holdfast.facades.flatagents.registration import BackendAddress, check_id, filter_of, shown_time
 from holdfast.facades.flatagents.work import REMEMBERED, acting
-from holdfast.facades.flatagents.worker_rows import shown_time
 from holdfast.kernel import codec
 from holdfast.kernel.ids import new_id
 

@@ -17,26 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import crons
+from holdfast import durations
 from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.errors import HoldfastError, RunFailed, StoreRefused, UsageError
 from holdfast.facades.flatagents.hooks import LAUNCHED, DistributedWorkerHooks, MachineHooks, stale_after
-from holdfast.facades.flatagents.item_rows import QUEUE, size
 from holdfast.facades.flatagents.launching import InLoopInvoker, invoking
 from holdfast.facades.flatagents.records import WorkerFilter
-from holdfast.facades.flatagents.work import HoldfastWorkBackend
+from holdfast.facades.flatagents.work import QUEUE, HoldfastWorkBackend, size
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.queries import now
 from holdfast.kernel.queues import list_queues
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.kernel.states import State
-from holdfast.machines.admission import give_up, launched
 from holdfast.machines.api import ExecutionHandle, Machine
 from holdfast.machines.documents import plain_value, read_document
+from holdfast.machines.family import give_up, launched
 from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
 from holdfast.machines.run import play_here
 from holdfast.machines.triggers import MARK, DeclaredTrigger
-from holdfast.shown_text import plural
+from holdfast.text import plural
 from holdfast.validation import did_you_mean
 
 WORK_ADDED = "work_added"
@@ -58,9 +57,9 @@ class Trigger(DeclaredTrigger):
         if self.schedule is None:
             return None
         for window in _WINDOWS_US:
-            at = crons.next_tick(self.schedule, "UTC", moment - window)
+            at = durations.next_tick(self.schedule, "UTC", moment - window)
             if at <= moment:
-                while (following := crons.next_tick(self.schedule, "UTC", at)) <= moment:
+                while (following := durations.next_tick(self.schedule, "UTC", at)) <= moment:
                     at = following
                 return at
         return None
@@ -119,7 +118,7 @@ def _problems(number: int, given: Any) -> list[str]:
         wrong.append(f"{named}: the only event is {WORK_ADDED!r}, not {given['on']!r}.")
     if given.get("schedule"):
         try:
-            crons.next_tick(str(given["schedule"]), "UTC", 0)
+            durations.next_tick(str(given["schedule"]), "UTC", 0)
         except HoldfastError as problem:
             wrong.append(f"{named}: {problem}")
     return wrong

@@ -14,8 +14,7 @@ from holdfast.facades.universal_agent.gateway import (
     GatewaySessionSummary,
     InProcessGateway,
 )
-from holdfast.facades.universal_agent.install import install, uninstall
-from holdfast.facades.universal_agent.replay import effect_of
+from holdfast.facades.universal_agent.install import effect_of, install, uninstall
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
 from holdfast.facades.universal_agent.state import (
     acquire_run_lease,

@@ -16,10 +16,17 @@ from typing import Any, Protocol, cast
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, SessionBusy
 from holdfast.facades.universal_agent import protocol, workspaces
-from holdfast.facades.universal_agent.admission import REPEATED_WITHIN
-from holdfast.facades.universal_agent.gateway_values import AgentEvent, EventType, GatewayRequest, GatewaySession
-from holdfast.facades.universal_agent.protocol import BadMessage, BadRequest, CloseCode
-from holdfast.facades.universal_agent.refusals import UnknownSession
+from holdfast.facades.universal_agent.in_process import REPEATED_WITHIN
+from holdfast.facades.universal_agent.protocol import (
+    AgentEvent,
+    BadMessage,
+    BadRequest,
+    CloseCode,
+    EventType,
+    GatewayRequest,
+    GatewaySession,
+    UnknownSession,
+)
 
 log = logging.getLogger("holdfast.gateway")
 

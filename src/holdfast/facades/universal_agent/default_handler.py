@@ -11,9 +11,8 @@ import logging
 from holdfast.errors import UsageError
 from holdfast.facades.universal_agent import handlers
 from holdfast.facades.universal_agent.external import ExternalGateway
-from holdfast.facades.universal_agent.gateway_values import Data, GatewayRequest, GatewaySession
 from holdfast.facades.universal_agent.in_process import InProcessGateway
-from holdfast.facades.universal_agent.refusals import BadName
+from holdfast.facades.universal_agent.protocol import BadName, Data, GatewayRequest, GatewaySession
 
 log = logging.getLogger("holdfast.universal_agent")
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from holdfast.clock import Ports
 from holdfast.errors import GatewayUnavailable, MissingExtra, SessionBusy, UsageError
 from holdfast.facades.universal_agent import protocol
-from holdfast.facades.universal_agent.gateway_values import (
+from holdfast.facades.universal_agent.protocol import (
     AgentEvent,
+    BadName,
+    CloseCode,
     Data,
     EventCallback,
     GatewayRequest,
     GatewayResult,
     GatewaySession,
     GatewaySessionSummary,
+    UnknownSession,
     collected,
 )
-from holdfast.facades.universal_agent.protocol import CloseCode
-from holdfast.facades.universal_agent.refusals import BadName, UnknownSession
 from holdfast.kernel import codec
 
 if TYPE_CHECKING:

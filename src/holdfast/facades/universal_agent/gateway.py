@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.facades.universal_agent.external import ExternalGateway
-from holdfast.facades.universal_agent.gateway_values import (
+from holdfast.facades.universal_agent.in_process import InProcessGateway
+from holdfast.facades.universal_agent.protocol import (
     AgentEvent,
     EventType,
     Gateway,
@@ -12,7 +13,6 @@ from holdfast.facades.universal_agent.gateway_values import (
     GatewaySession,
     GatewaySessionSummary,
 )
-from holdfast.facades.universal_agent.in_process import InProcessGateway
 
 __all__ = [
     "AgentEvent",

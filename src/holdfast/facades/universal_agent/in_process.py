@@ -9,37 +9,279 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from holdfast import events as told
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.lists import Tenant
+from holdfast.agents.api.options import RunOptions
 from holdfast.agents.api.run import Run
-from holdfast.agents.people.inquiry import Inquiry
-from holdfast.agents.values.sessions import SessionRecord
+from holdfast.agents.api.session import Session
+from holdfast.agents.definition import Limits
+from holdfast.agents.values import Inquiry, RunRecord, SessionRecord
 from holdfast.app import Holdfast, core_of
+from holdfast.client.results import Result
 from holdfast.errors import AlreadyDecided, NotFound, UsageError
+from holdfast.events import Event
 from holdfast.facades.universal_agent import handlers, protocol, workspaces
-from holdfast.facades.universal_agent.admission import Admitted, Admitting
-from holdfast.facades.universal_agent.gateway_runs import GatewayRuns
-from holdfast.facades.universal_agent.gateway_values import (
+from holdfast.facades.universal_agent.protocol import (
     AgentEvent,
+    BadName,
+    Data,
     EventCallback,
     EventType,
     GatewayRequest,
     GatewayResult,
     GatewaySession,
     GatewaySessionSummary,
+    UnknownSession,
     collected,
 )
-from holdfast.facades.universal_agent.refusals import BadName, UnknownSession
+from holdfast.facades.universal_agent.runs import OUTCOMES
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db
-from holdfast.facades.universal_agent.turn_events import agent_event
-from holdfast.reasons import Gate
-from holdfast.values.times import moment
+from holdfast.kernel import queries
+from holdfast.reasons import Gate, failure_for_tenant
+from holdfast.values import moment
+
+# Admission of turns: which request begins a turn, and which asks for one that is there.
+#
+# A turn is a run that does not wait for another one of its session (`SessionBusy`), and its id is the run's key. So
+# the
+# store decides, and two servers that are asked at once begin one turn.
+
+
+REPEATED_WITHIN = timedelta(seconds=120)  # the same input without an id, so soon, is the same turn
+
+Admission = Literal["accepted", "duplicate_in_progress", "duplicate_completed"]
+
+
+class Admitted(NamedTuple):
+    run: Run[Any]
+    status: Admission
+
+
+class Admitting:
+    """Admits turns to one session."""
+
+    def __init__(self, app: Holdfast, session: GatewaySession, own: Session, tenant: str | None) -> None:
+        self._app = app
+        self._session = session
+        self._own = own
+        self._tenant = tenant
+
+    async def admit(
+        self, agent: Agent[Any], request: GatewayRequest, turn: str | None, repeated_within: timedelta | None
+    ) -> Admitted:
+        """The run of a turn; `SessionBusy` while another turn of the session is under way.
+
+        A `turn` that is known is the same turn again. Without one, and if `repeated_within` is given, the session's
+        newest turn is, if it is not older than that and had the same input.
+        """
+        said = _fingerprint(request)
+        if turn is None and repeated_within is not None:
+            turn = await self._repeated(said, repeated_within)
+        options = self._options(agent, request)
+        options["metadata"] = {"turn": {"said": said, "id": turn}}
+        if turn is not None:
+            options["key"] = f"universal_agent/{self._session.session_id}/{turn}"
+        run = await agent.enqueue(request.user_input, **options)
+        if run.fresh:
+            return Admitted(run, "accepted")
+        ended = (await run.refresh()).finalized_at is not None
+        return Admitted(run, "duplicate_completed" if ended else "duplicate_in_progress")
+
+    async def _repeated(self, said: str, within: timedelta) -> str:
+        """An id for a turn that came without one: that of the newest turn, if this repeats it and it did not fail.
+
+        A new one counts the turns before it, so that of two who ask at once the second repeats the first.
+        """
+        now = moment(await core_of(self._app).runtime().transact(queries.now))
+        for newest in await self._own.runs(limit=1):
+            before, lost = newest.metadata.get("turn", {}), newest.state in ("failed", "cancelled")
+            if before.get("said") == said and before.get("id") and not lost and now - newest.created_at <= within:
+                return str(before["id"])
+        return f"said/{said}/{(await self._own.refresh()).runs}"
+
+    def _options(self, agent: Agent[Any], request: GatewayRequest) -> RunOptions:
+        options: RunOptions = {
+            "session": self._own,
+            "during": "reject",
+            "variables": {"workspace_dir": self._session.workspace_dir, "session_id": self._session.session_id},
+        }
+        if self._tenant is not None:
+            options["tenant"] = self._tenant
+        limits = _limits(agent.spec.limits, request)
+        if limits != agent.spec.limits:
+            options["limits"] = limits
+        return options
+
+
+def _limits(limits: Limits, request: GatewayRequest) -> Limits:
+    """The agent's limits, with those that the request has of its own."""
+    most, seconds = request.metadata.get("max_turns"), request.metadata.get("turn_timeout_seconds")
+    try:
+        if most is not None:
+            limits = replace(limits, turns=int(most))
+        if seconds is not None:
+            limits = replace(limits, time=f"{float(seconds)}s")
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError("max_turns is a whole number, and turn_timeout_seconds a number.") from None
+    return limits
+
+
+def _fingerprint(request: GatewayRequest) -> str:
+    asked = json.dumps([request.user_input, request.force_complex, request.metadata], sort_keys=True, default=str)
+    return hashlib.sha256(asked.encode(errors="replace")).hexdigest()[:32]
+
+
+# Runs as a gateway shows them: its turns, and what was queued for pools. A tenant has turns alone.
+
+
+class GatewayRuns:
+    """The runs that are there for somebody who sees `part` of the app, in sessions with these metadata."""
+
+    def __init__(self, runtime: RuntimeDb, part: Holdfast | Tenant, own: Mapping[str, Any], *, queued: bool) -> None:
+        self._runtime = runtime
+        self._part = part
+        self._own = own
+        self._queued = queued  # whether runs for pools, which belong to no session, are shown
+
+    async def get(self, run_id: str) -> dict[str, Any]:
+        """A turn or a queued run by its id; `NotFound` when there is none."""
+        turn = await self._turn(run_id)
+        if turn is not None:
+            return turn
+        found = await self._runtime.runs.get(run_id) if self._queued else None
+        if found is None:
+            raise NotFound(f"there is no run {run_id[:80]} in this gateway.")
+        return found
+
+    async def attempts(self, run_id: str) -> list[dict[str, Any]]:
+        """The attempts of a turn or a queued run that have ended, the first first."""
+        if await self._turn(run_id) is None:
+            await self.get(run_id)
+            return await self._runtime.runs.attempts(run_id)
+        found = await self._runtime.app.jobs.attempts(run_id)
+        return [
+            {
+                "attempt_number": number,
+                "status": OUTCOMES.get(each.outcome, each.outcome),
+                "started_at": each.started_at.isoformat(),
+                "ended_at": each.ended_at.isoformat(),
+            }
+            for number, each in enumerate(found, 1)
+        ]
+
+    async def _turn(self, run_id: str) -> dict[str, Any] | None:
+        try:
+            run = await self._part.runs.get(run_id)
+            session = await self._part.sessions.get(run.session)
+        except NotFound:
+            return None
+        if any(session.metadata.get(name) != value for name, value in self._own.items()):
+            return None
+        return {
+            "run_id": run.id,
+            "session_id": session.key,
+            "status": _run_status(run),
+            "last_job_prompt": "".join(block.get("text", "") for block in run.input if isinstance(block, dict)),
+            "workspace_dir": session.metadata.get("workspace_dir"),
+            "created_at": run.created_at.isoformat(),
+        }
+
+
+def _run_status(run: RunRecord) -> str:
+    if run.finalized_at is not None:
+        return run.state
+    return "queued" if run.started_at is None else "running"
+
+
+# The events of a Holdfast run in the words of this interface.
+
+
+def agent_event(event: Event) -> AgentEvent | None:
+    """How a client of a gateway learns of an event; None: not at all."""
+    match event:
+        case told.TextDelta(text=text):
+            return AgentEvent(EventType.TEXT, {"text": text})
+        case told.ThinkingDelta(text=text):
+            return AgentEvent(EventType.THINKING, {"thinking": text})
+        case told.ToolCalled():
+            return AgentEvent(EventType.TOOL_CALL, {"id": event.call, "name": event.name, "input": event.input})
+        case told.ToolEnded():
+            failed = event.state != "completed"
+            return AgentEvent(
+                EventType.TOOL_RESULT, {"tool_use_id": event.call, "name": event.name, "is_error": failed}
+            )
+        case told.ApprovalRequested() | told.QuestionAsked() | told.InputRequested():
+            return AgentEvent(EventType.INPUT_REQUIRED, _wanted(event))
+        case told.InputGiven():
+            return AgentEvent(
+                EventType.INPUT_RESPONSE, {"input_id": event.inquiry, "verdict": event.verdict, "by": event.by}
+            )
+        case told.RunEnded():
+            return _ended(event)
+        case _:
+            return _status_event(event)
+
+
+def _wanted(event: told.ApprovalRequested | told.QuestionAsked | told.InputRequested) -> Data:
+    match event:
+        case told.QuestionAsked():
+            return {"input_id": event.inquiry, "category": "question", "question": event.question}
+        case told.ApprovalRequested():
+            question = event.reason or f"May {event.call.name} be called?"
+            call = {"name": event.call.name, "input": event.call.input, "digest": event.digest}
+            return {"input_id": event.inquiry, "category": event.kind, "question": question, "call": call}
+        case _:
+            return {"input_id": event.inquiry, "category": event.kind, "question": event.reason}
+
+
+def _ended(event: told.RunEnded) -> AgentEvent:
+    """An answer ends a turn; everything else is an error, by what it is called."""
+    result = event.result
+    if result is not None and result.outcome == "answered":
+        return AgentEvent(EventType.ITERATION_END, _answer(result))
+    if result is not None:
+        why = result.limit or (result.refusal.category if result.refusal else None) or result.stop_reason
+        return AgentEvent(
+            EventType.ERROR,
+            {**_answer(result), "message": f"the turn was {result.outcome}: {why}", "code": result.outcome},
+        )
+    return AgentEvent(
+        EventType.ERROR,
+        {"message": event.error or event.state, "code": event.error_type or event.state, "run_id": event.run},
+    )
+
+
+def _answer(result: Result[object]) -> Data:
+    return {
+        "run_id": result.run_id,
+        "response_text": result.text,
+        "outcome": result.outcome,
+        "turns": result.turns,
+        "usage": result.usage.as_json(),
+    }
+
+
+def _status_event(event: Event) -> AgentEvent | None:
+    match event:
+        case told.RunStateChanged():
+            return AgentEvent(EventType.STATUS, {"status": event.state, "run_id": event.run})
+        case told.TurnRestarted():
+            return AgentEvent(EventType.STATUS, {"status": "restarted", "turn": event.turn})
+        case told.TurnFailed():
+            reason = failure_for_tenant(event.kind, event.message)  # who reads this is a user of the program
+            return AgentEvent(EventType.STATUS, {"status": "retrying", "turn": event.turn, "reason": reason})
+        case _:
+            return None
+
 
 _MARK = {"gateway": "universal_agent"}  # in the metadata of sessions that were made here
 _YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})

@@ -22,8 +22,7 @@ from holdfast.durations import microseconds, show
 from holdfast.errors import UsageError
 from holdfast.facades.universal_agent.runtime_db import DefineAgent
 from holdfast.facades.universal_agent.worker import RunHandler, WorkerConfig, WorkerStatus
-from holdfast.pools.launchers import Exit
-from holdfast.pools.subprocesses import WorkerProcess
+from holdfast.pools.launchers import Exit, WorkerProcess
 from holdfast.settings import Settings
 from holdfast.workers.isolation.addresses import Address, address_in, address_of
 

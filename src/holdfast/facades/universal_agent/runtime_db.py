@@ -16,8 +16,7 @@ from typing import Any, Self, TypeVar
 from holdfast.agents.api.agent import Agent
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import UsageError
-from holdfast.facades.universal_agent.operator_queries import Cursor
-from holdfast.facades.universal_agent.runs import Runs
+from holdfast.facades.universal_agent.runs import Cursor, Runs
 from holdfast.kernel.drivers.ad_hoc import Parameters
 
 R = TypeVar("R")

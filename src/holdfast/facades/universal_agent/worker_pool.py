@@ -28,8 +28,8 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.states import WorkerState
 from holdfast.kernel.workers import pool_workers
 from holdfast.pools.launchers import Exit, Place, StartedWorker
-from holdfast.pools.policy import WorkerPool
 from holdfast.pools.pool import Pool
+from holdfast.pools.size import WorkerPool
 
 __all__ = ["PoolConfig", "RunHandler", "Worker", "WorkerConfig", "WorkerPoolManager", "queue_run"]
 

@@ -26,7 +26,7 @@ from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runti
 from holdfast.facades.universal_agent.worker import RunHandler, Worker, WorkerConfig
 from holdfast.observe import Event
 from holdfast.pools.leash import ChildEnd, Drain, say_last_words
-from holdfast.tracebacks import message_of
+from holdfast.text import message_of
 from holdfast.workers.isolation.addresses import find
 
 _LINE = "%(asctime)s %(levelname)-7s %(message)s [worker {}]"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import BadPayload
-from holdfast.facades.universal_agent.refusals import BadName
+from holdfast.facades.universal_agent.protocol import BadName
 from holdfast.kernel import codec
 
 log = logging.getLogger("holdfast.universal_agent")

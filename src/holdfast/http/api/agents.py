@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import Field
 from starlette.responses import Response
 
-from holdfast.agents.values.agents import AgentRecord, VersionRecord
+from holdfast.agents.values import AgentRecord, VersionRecord
 from holdfast.errors import UsageError
-from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import MOST_COUNTED, Count, Paged, Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
 from holdfast.values import Page

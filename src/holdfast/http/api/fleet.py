@@ -7,16 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field
 from starlette.responses import Response
 
-from holdfast.agents.values.batches import BatchRecord, RequestRecord
-from holdfast.agents.values.lanes import ClosedLaneRecord
-from holdfast.http.api.paging import MOST, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.agents.values import BatchRecord, ClosedLaneRecord, RequestRecord
+from holdfast.http.api.routes import MOST, Paged, Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
 from holdfast.values import Page
 from holdfast.values.jobs import JobChange, JobRecord
-from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord
-from holdfast.values.schedules import ScheduleRecord
+from holdfast.values.queues import LaneRecord, QueueCounts, QueueRecord, ScheduleRecord
 from holdfast.values.workers import DutyRecord, WorkerRecord
 
 queues = Routes("queues")

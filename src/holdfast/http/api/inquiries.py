@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.values import Inquiry
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Count, Paged, PartOfPage
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import Count, Paged, PartOfPage, Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.values import Page

@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import MOST_COUNTED, Count, Paged, Routes
 from holdfast.http.api.runs import Body, ReasonBody
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.values import Page
-from holdfast.values.bulk import Bulk
+from holdfast.values import Bulk, Page
 from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
 
 routes = Routes("jobs")

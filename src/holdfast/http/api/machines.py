@@ -9,14 +9,12 @@ from pydantic import Field
 
 from holdfast.app import core_of, machines_of
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import Paged, Routes
 from holdfast.http.api.runs import Body, ReasonBody
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel.ids import JobId, is_id
-from holdfast.machines import executions
-from holdfast.machines.api import ExecutionHandle, execution_job, resume_execution
-from holdfast.machines.executions import ExecutionDetail, ExecutionRecord
+from holdfast.machines import api
+from holdfast.machines.api import ExecutionDetail, ExecutionHandle, ExecutionRecord, execution_job, resume_execution
 from holdfast.machines.orders import KIND
 from holdfast.machines.stepping import MachineEvent
 from holdfast.values import Page
@@ -54,7 +52,7 @@ async def list_executions(
     whose = seen.chosen(tenant)
     found = await seen.hf.jobs.list(state=state, kind=kind, tenant=whose, **page.place, look=_LOOK)
     core = core_of(seen.hf)
-    shown = [await executions.listed(core, job) for job in found if executions.is_execution(job)]
+    shown = [await api.listed(core, job) for job in found if api.is_execution(job)]
     return Page(shown, next=found.next, looked=found.looked)
 
 
@@ -81,14 +79,14 @@ async def _find(seen: Seen, id: str) -> JobRecord:
         found = await (seen.hf.jobs if seen.part is None else seen.part.jobs).get(job)
     except NotFound:
         found = None
-    if found is None or not executions.is_execution(found):
+    if found is None or not api.is_execution(found):
         raise NotFound(f"there is no execution {id[:80]} in this database.")
     return found
 
 
 async def _detailed(seen: Seen, job: JobRecord) -> ExecutionDetail:
     """All of an execution, as this principal may know it."""
-    found = await executions.detailed(core_of(seen.hf), job)
+    found = await api.detailed(core_of(seen.hf), job)
     if seen.sees_fleet:
         return found
     return replace(found, why=await seen.why(job.id))

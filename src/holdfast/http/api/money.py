@@ -9,8 +9,7 @@ from fastapi import Query
 from starlette.responses import Response
 
 from holdfast.agents.money.api import Budget, Part, Policy, Used
-from holdfast.http.api.paging import MOST, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import MOST, Paged, Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
 from holdfast.values import Page

@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from holdfast.app import core_of
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import Paged, Paging
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import Paged, Paging, Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel.database import Database
@@ -21,10 +20,8 @@ from holdfast.resp import jobs as plan_jobs
 from holdfast.resp import plans as stored
 from holdfast.resp.plan import PLAN_ID, read_plan
 from holdfast.resp.plans import MAX_ATTEMPTS, MOST_INPUTS, NewAction
-from holdfast.resp.rows import ActionRow, PlanRow
-from holdfast.values import Page
-from holdfast.values.page import cursor, place
-from holdfast.values.times import moment
+from holdfast.resp.records import ActionRow, PlanRow
+from holdfast.values import Page, cursor, moment, place
 
 plans = Routes("plans")
 actions = Routes("actions")

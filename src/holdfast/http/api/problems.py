@@ -27,10 +27,9 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
-from holdfast.http.security.denials import Denied
+from holdfast.http.security.checks import Denied
 from holdfast.models.failures import ModelFailure
-from holdfast.problems import members, told
-from holdfast.shown_text import shown
+from holdfast.text import members, shown, told
 
 log = logging.getLogger("holdfast.http")
 

@@ -15,31 +15,70 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
-from holdfast import durations
-from holdfast.agents.api.options import RunOptions
+from holdfast import durations, validation
+from holdfast.agents.api.lists import newest_first
+from holdfast.agents.api.options import RunOptions, moment_us
 from holdfast.agents.api.waterfall import Span, below
 from holdfast.agents.definition import Limits, Mode
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.overviews import RunMarks, mark_values, marked_page
 from holdfast.agents.queries import run_weight, short_family
 from holdfast.agents.runs.inbox import During
-from holdfast.agents.values.runs import CallRecord, RunRecord, Turn, run_of
-from holdfast.agents.values.sessions import Message
+from holdfast.agents.states import RUN
+from holdfast.agents.values import CallRecord, Inquiry, Message, RunRecord, Turn, run_of
 from holdfast.app import core_of
 from holdfast.errors import NotFound, NotUnderstood, ResultTimeout, UsageError
 from holdfast.events import wire
-from holdfast.http.api.answers import event_without_fleet, json_response, told_to
-from holdfast.http.api.marked_runs import list_marked
-from holdfast.http.api.paging import Count, Paged, PartOfPage
-from holdfast.http.api.routes import API, Routes
+from holdfast.http.api.answers import event_without_fleet, fitted, json_response, told_to
+from holdfast.http.api.routes import API, Count, Paged, Paging, PartOfPage, Routes
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.api.sizes import fitted
-from holdfast.http.security.denials import too_large
-from holdfast.kernel import stored_json
+from holdfast.http.security.checks import too_large
+from holdfast.kernel import codec
 from holdfast.kernel.ids import is_id
-from holdfast.values import Page, as_json
-from holdfast.values.bulk import Bulk
+from holdfast.values import Bulk, Page, as_json, cursor
 from holdfast.values.jobs import ReasonRecord
+
+# Runs by their metadata over HTTP: what `GET /runs?metadata=` lists, and the values that there are.
+
+
+async def list_marked(
+    seen: Seen, page: Paging, metadata: str, where: dict[str, Any], how: dict[str, Any]
+) -> Page[RunRecord]:
+    """A page of runs whose metadata contain these, the newest first."""
+    validation.one_of(how["state"], "state", RUN.names)
+    session = where["session"]
+    marks = RunMarks(
+        metadata=_object(metadata, seen.hf.settings.metadata_cap),
+        tenant=where["tenant"],
+        session=None if session is None else (await seen.find_session(session)).id,
+        agent=where["agent"],
+        parent=where["parent"],
+        state=how["state"],
+        mode=how["mode"],
+        since=0 if how["since"] is None else moment_us(how["since"], "since"),
+    )
+    before = newest_first(page.after)
+    if how["until"] is not None:
+        before = min(before, (moment_us(how["until"], "until"), ""))
+    found = await core_of(seen.hf).runtime().transact(marked_page, marks, before=before, limit=page.limit)
+    further = None if found.place is None else cursor(*found.place)
+    return Page(map(run_of, found.rows), next=further, looked=found.looked)
+
+
+async def list_mark_values(seen: Seen, key: str, limit: int) -> list[tuple[Any, int]]:
+    """The values that the newest runs have under a key of their metadata, and how many of them have each."""
+    return await core_of(seen.hf).runtime().transact(mark_values, key, seen.tenant, limit)
+
+
+def _object(text: str, cap: int) -> str:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError("metadata is a JSON object.")
+    return codec.encode(found, what="metadata", cap=cap)
+
 
 routes = Routes("runs")
 
@@ -174,7 +213,7 @@ def plainly(kind: type[T], given: Mapping[str, Any], what: str) -> T:
     if unknown := sorted(set(given) - set(known)):
         raise UsageError(f"{what} has no {unknown[0][:80]!r}: it has {', '.join(known)}.")
     try:
-        return stored_json.read(kind, given, what=what)
+        return codec.read(kind, given, what=what)
     except NotUnderstood as problem:
         raise UsageError(f"{what} does not fit: {problem.problem}.") from None
 

@@ -18,7 +18,7 @@ from holdfast.agents.api.session import Session
 from holdfast.agents.people.rulings import InquiriesList
 from holdfast.agents.queries import metadata_of
 from holdfast.agents.tenant_policy import NOTHING
-from holdfast.agents.values.sessions import SessionRecord
+from holdfast.agents.values import SessionRecord
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.values.jobs import Why, why_of

@@ -10,11 +10,9 @@ from starlette.responses import Response
 from holdfast.agents.compaction.compactor import CompactionStats
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.runs.inbox import During
-from holdfast.agents.values.runs import RunRecord
-from holdfast.agents.values.sessions import CompactionRecord, Message, SessionRecord
+from holdfast.agents.values import CompactionRecord, Message, RunRecord, SessionRecord
 from holdfast.errors import UsageError
-from holdfast.http.api.paging import MOST_COUNTED, Count, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import MOST_COUNTED, Count, Paged, Routes
 from holdfast.http.api.runs import Body, NewRunBody, plainly, start
 from holdfast.http.api.seen import Sight
 from holdfast.values import Page

@@ -9,14 +9,13 @@ from fastapi import Depends, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.agents.events.reader import ENDED
-from holdfast.agents.events.topics import NOW, read_topic_cursor
+from holdfast.agents.events.reader import ENDED, NOW, read_topic_cursor
 from holdfast.http.api.answers import OF_THE_FLEET, event_without_fleet, without_secrets
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.live.frames import retold
 from holdfast.http.live.live import Live
-from holdfast.http.live.vigil import WatchedStream
+from holdfast.http.live.responses import WatchedStream
+from holdfast.http.sse import retold
 
 routes = Routes("live")
 

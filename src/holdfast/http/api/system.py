@@ -8,24 +8,23 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query
 
-from holdfast import tallies
 from holdfast.access.audit import AuditRecord
 from holdfast.access.tokens import TokenRecord
 from holdfast.agents.doctor import examine_app
-from holdfast.agents.search import ids_from, search_agents
+from holdfast.agents.overviews import ids_from, search_agents
 from holdfast.app import core_of
-from holdfast.distribution import VERSION
-from holdfast.http.api.paging import Paged
-from holdfast.http.api.routes import Routes
+from holdfast.client import handles
+from holdfast.client.handles import Part, StatOptions, Step, Subject
+from holdfast.errors import VERSION
+from holdfast.http.api.routes import Paged, Routes
 from holdfast.http.api.runs import Body
 from holdfast.http.api.seen import Sight
 from holdfast.kernel.drivers import describe_url
+from holdfast.kernel.queries import search_jobs
 from holdfast.kernel.retention import Keep, Pruner
-from holdfast.kernel.search import search_jobs
-from holdfast.tallies import Part, StatOptions, Step, Subject
 from holdfast.values import Page
-from holdfast.values.settings import shown_setting
-from holdfast.values.tallies import FailureRecord, StatRecord
+from holdfast.values.jobs import FailureRecord, StatRecord
+from holdfast.values.queues import shown_setting
 
 routes = Routes("system")
 
@@ -102,7 +101,7 @@ async def list_failures(
     core = core_of(seen.hf)
     database, now_us = await core.opened(), core.ports.clock.wall_us()
     wanted = {"subject": of, "kind": kind, "tenant": whose}
-    return list(await tallies.failures(database.transact, now_us, **wanted, since=since, limit=limit))
+    return list(await handles.failures(database.transact, now_us, **wanted, since=since, limit=limit))
 
 
 @routes.get("/system/search")

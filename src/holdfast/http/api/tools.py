@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+from holdfast.agents.overviews import ToolRecord, list_tools, workers_of
 from holdfast.agents.retention.ages import Ages
-from holdfast.agents.tool_list import ToolRecord, list_tools, workers_of
+from holdfast.agents.values import CallRecord
 from holdfast.app import core_of
 from holdfast.errors import NotFound
-from holdfast.http.api.paging import MOST, Paged
-from holdfast.http.api.routes import Routes
+from holdfast.http.api.routes import MOST, Count, Paged, Routes
 from holdfast.http.api.seen import Sight
 from holdfast.pools.stats import PoolStats
-from holdfast.values import Page, as_json
-from holdfast.values.page import part_of
+from holdfast.values import Page, as_json, part_of
 
 tools = Routes("tools")
 pools = Routes("pools")
@@ -63,3 +63,36 @@ async def show_tenant(seen: Sight, id: str) -> dict[str, Any]:
     tenant = seen.hf.tenant(id)
     ages: Ages = await tenant.retention()
     return {"id": tenant.id, "retention": as_json(ages), "used": as_json(list(await tenant.used()))}
+
+
+# Tool calls over HTTP.
+
+
+routes = Routes("calls")
+
+
+@routes.get("/calls")
+async def list_tool_calls(
+    seen: Sight,
+    page: Paged,
+    name: str | None = None,
+    state: str | None = None,
+    since: datetime | None = None,
+    tenant: str | None = None,
+    count: Count = False,
+) -> Page[CallRecord]:
+    """List tool calls that have ended, the last first; with `state` pending or running, open ones."""
+    whose = seen.chosen(tenant)
+    found = await seen.runs.calls(name=name, state=state, since=since, tenant=whose, **page.place)
+    if count:
+        found.total = await seen.runs.count_calls(name=name, state=state, since=since, tenant=whose)
+    return found
+
+
+@routes.get("/calls/{id}")
+async def show_call(seen: Sight, id: str) -> CallRecord:
+    """Show one tool call."""
+    call = await seen.runs.call(id)
+    if seen.pinned and not await seen.shows((await seen.runs.get(call.run)).session):
+        raise NotFound(f"there is no tool call {id} in this database.")
+    return call

@@ -11,15 +11,13 @@ from decimal import Decimal
 from typing import Any
 
 from holdfast.agents.forks.comparison import comparable
-from holdfast.agents.values.agents import AgentRecord, VersionRecord
-from holdfast.agents.values.runs import RunRecord
+from holdfast.agents.values import AgentRecord, RunRecord, VersionRecord
 from holdfast.errors import UsageError
 from holdfast.http.api.agents import list_agents, list_versions, show_agent
-from holdfast.http.api.paging import Paged, Paging
+from holdfast.http.api.routes import Paged, Paging
 from holdfast.http.api.runs import NewRunBody, create_run, list_runs
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.forms import Filled
-from holdfast.http.pages.pairs import pairs_of
+from holdfast.http.pages.forms import Filled, pairs_of
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.values import Page
 from holdfast.values.workers import WorkerRecord

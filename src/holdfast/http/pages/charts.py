@@ -6,12 +6,18 @@ box, so that nothing moves when figures change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Literal
 
 from markupsafe import Markup
 
-from holdfast.shown_text import escaped
+from holdfast.http.api.seen import Seen
+from holdfast.http.pages.filters import now_of
+from holdfast.text import escaped
+from holdfast.values.jobs import StatRecord
 
 Number = int | float | Decimal
 
@@ -132,3 +138,26 @@ def _plain(value: Number) -> str:
         return f"{value:,}"
     number = float(value)
     return f"{number:,.0f}" if number == int(number) and abs(number) >= 1 else f"{number:,.4g}"
+
+
+# Trends: how often something ended in each of the last 24 hours, as a small line.
+
+
+def by_hour(seen: Seen, found: Sequence[StatRecord]) -> list[int]:
+    """The counts of the last 24 hours, the oldest first, with none where nothing ended."""
+    counts: Counter[datetime] = Counter()
+    for each in found:
+        counts[each.at] += each.count
+    last = now_of(seen).replace(minute=0, second=0, microsecond=0)
+    return [counts[last - timedelta(hours=back)] for back in range(23, -1, -1)]
+
+
+def trends(seen: Seen, failed: Sequence[StatRecord], by: Literal["source", "kind"]) -> Mapping[str, str]:
+    """A line of failures for each agent or kind of job, by its name."""
+    apart: dict[str, list[StatRecord]] = {}
+    for each in failed:
+        apart.setdefault(getattr(each, by), []).append(each)
+    return {
+        name: sparkline(by_hour(seen, rows), "Failures of all its kinds, by hour", tone="failed")
+        for name, rows in apart.items()
+    }

@@ -14,16 +14,16 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
-from holdfast.agents import run_pages
+from holdfast.agents import listings
 from holdfast.app import core_of
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.charts import bars
 from holdfast.http.pages.filters import Tab, now_of
 from holdfast.http.pages.routes import Pages
-from holdfast.kernel import codec, troubled_jobs
+from holdfast.kernel import codec, queries
 from holdfast.kernel.failure_groups import FailureTraits, likeness
-from holdfast.values.tallies import FailureRecord
-from holdfast.values.times import moment
+from holdfast.values import moment
+from holdfast.values.jobs import FailureRecord
 
 pages = Pages()
 
@@ -112,7 +112,7 @@ async def _group(seen: Seen, of: Failing, wanted: tuple[str, str, str], whose: s
 
 
 async def _jobs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
-    page = await core_of(seen.hf).runtime().transact(troubled_jobs.list_failed, group.kind, whose, limit=LOOK)
+    page = await core_of(seen.hf).runtime().transact(queries.list_failed, group.kind, whose, limit=LOOK)
     found = []
     for row in page.rows:
         its = codec.decode(row.error)
@@ -123,7 +123,7 @@ async def _jobs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
 
 
 async def _runs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
-    page = await core_of(seen.hf).runtime().transact(run_pages.list_failed, group.kind, whose, limit=LOOK)
+    page = await core_of(seen.hf).runtime().transact(listings.list_failed, group.kind, whose, limit=LOOK)
     found = []
     for row in page.rows:
         traits = FailureTraits(row.tenant, group.kind, row.error, row.message)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.glances import calls_named, said_in_runs
-from holdfast.agents.people.inquiry import Inquiry
+from holdfast.agents.overviews import calls_named, said_in_runs
 from holdfast.agents.states import InquiryState
-from holdfast.agents.values.runs import RunRecord
-from holdfast.agents.values.sessions import Message
+from holdfast.agents.values import Inquiry, Message, RunRecord
 from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.http.api.inquiries import (
@@ -22,9 +20,9 @@ from holdfast.http.api.inquiries import (
     deny_inquiry,
     list_inquiries,
 )
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Paged
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.conversation import ConversationPart, parts_of
+from holdfast.http.pages.chat import ConversationPart, parts_of
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled, Form
 from holdfast.http.pages.routes import Go, Pages

@@ -21,19 +21,16 @@ from holdfast.http.api.jobs import (
     retry_jobs,
     show_job,
 )
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Paged
 from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.bulk import BulkView, over_pages
+from holdfast.http.pages.charts import trends
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
-from holdfast.http.pages.forms import Filled, Form
+from holdfast.http.pages.forms import BulkView, Filled, Form, over_pages
 from holdfast.http.pages.routes import Go, Pages
-from holdfast.http.pages.trends import trends
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.values import Page
-from holdfast.values.bulk import Bulk
-from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord, RetriedRecord
-from holdfast.values.tallies import FailureRecord
+from holdfast.values import Bulk, Page
+from holdfast.values.jobs import AttemptRecord, FailureRecord, JobRecord, ReasonRecord, RetriedRecord
 
 pages = Pages()
 

@@ -2,22 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlencode
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from holdfast.app import core_of
-from holdfast.distribution import VERSION
-from holdfast.errors import HoldfastError
+from holdfast.errors import VERSION, HoldfastError
 from holdfast.http.api.seen import Seen
-from holdfast.http.pages.links import links_of
-from holdfast.http.pages.palette_actions import ACTIONS, PaletteAction
-from holdfast.http.security.denials import Denied
+from holdfast.http.security.checks import Denied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
-from holdfast.values.times import moment
+from holdfast.values import moment
+
+# Actions of the palette: what one can do from every page, by its name. Each leads to the page that asks first.
+
+
+@dataclass(frozen=True, slots=True)
+class PaletteAction:
+    """`opens` is the dialog that the page then shows; `rule` the route of the API that the action is."""
+
+    name: str
+    path: str
+    icon: str
+    rule: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    opens: str = ""
+
+
+ACTIONS = (
+    PaletteAction("Why is something not run?", "/why", "search", "GET /runs/{id}/why"),
+    PaletteAction("Which tool fails?", "/calls", "triangle-alert", "GET /calls"),
+    PaletteAction("New session", "/sessions", "send", "POST /sessions", opens="#new-session"),
+    PaletteAction("Retry all failed runs…", "/runs/retry", "rotate-cw", "POST /runs/retry", {"state": "failed"}),
+    PaletteAction("Cancel all waiting runs…", "/runs/cancel", "circle-x", "POST /runs/cancel", {"state": "pending"}),
+    PaletteAction("Retry all failed jobs…", "/jobs/retry", "rotate-cw", "POST /jobs/retry", {"state": "failed"}),
+    PaletteAction("Set a budget", "/money", "coins", "PUT /budgets", opens="#budget"),
+    PaletteAction("Download what was spent", "/money.csv", "download", "GET /usage"),
+)
+
+
+# Links: the only place where an address of a page is written. Each begins where the app is mounted.
+
+
+def links_of(connection: HTTPConnection) -> Links:
+    return Links(str(connection.scope.get("root_path", "")))
+
+
+class Links:
+    """`url("/runs", id, "cancel", state="failed")` → `/ops/runs/…/cancel?state=failed`."""
+
+    def __init__(self, mount: str) -> None:
+        self.mount = "/" + mount.strip("/") if mount.strip("/") else ""
+        self.root = quote(self.mount)
+
+    def __call__(self, path: str, *parts: object, **query: Any) -> str:
+        """An address below the mount. Parts are quoted; what is None is left out of the query."""
+        place = "/".join([path.rstrip("/"), *(quote(str(each), safe="") for each in parts)])
+        return self.root + (place or "/") + asked(query)
+
+    def place_of(self, connection: HTTPConnection) -> str:
+        """What is asked for, below the mount: a proxy may have stripped the mount, or kept it."""
+        path = str(connection.scope["path"])
+        return path.removeprefix(self.mount) or "/" if path == self.mount or path.startswith(f"{self.mount}/") else path
+
+
+def is_below(place: str) -> bool:
+    """Whether an address that came from outside is one below the mount, and leads to nowhere else."""
+    if not place.startswith("/") or place.startswith(("//", "/\\")) or any(ord(each) <= 32 for each in place):
+        return False
+    return not {".", ".."} & set(unquote(place.partition("?")[0]).split("/"))
+
+
+def asked(query: Mapping[str, Any]) -> str:
+    """A query, with its question mark; nothing without one."""
+    given = {name: value for name, value in query.items() if value not in (None, "", [], ())}
+    return "?" + urlencode(given, doseq=True) if given else ""
+
 
 _MANY = 100
 

@@ -6,15 +6,13 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.access.logins import LONGEST_US
+from holdfast.access.access import LONGEST_US
 from holdfast.http.pages.forms import filled
-from holdfast.http.pages.layout import bare_values
-from holdfast.http.pages.links import is_below, links_of
+from holdfast.http.pages.layout import bare_values, is_below, links_of
 from holdfast.http.pages.rendering import render
 from holdfast.http.pages.serving import html, wants_page
-from holdfast.http.security.denials import unknown
-from holdfast.http.security.gate import Gate, address_of, cookie_name
-from holdfast.http.security.texts import is_form, short_body
+from holdfast.http.security.checks import unknown
+from holdfast.http.security.gate import Gate, address_of, cookie_name, is_form, short_body
 from holdfast.kernel import codec
 
 _LONGEST = 4_096

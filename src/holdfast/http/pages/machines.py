@@ -20,15 +20,26 @@ from holdfast.http.api.machines import (
     show_execution,
     start_execution,
 )
-from holdfast.http.api.paging import Paged, Paging
+from holdfast.http.api.plans import (
+    NewActionBody,
+    delete_plan,
+    list_actions,
+    list_plans,
+    show_action,
+    show_plan,
+    submit_action,
+)
+from holdfast.http.api.routes import Paged, Paging
 from holdfast.http.api.runs import ReasonBody
 from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.triggers import list_triggers
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.kernel.states import State
-from holdfast.machines.drawing.svg import svg
-from holdfast.machines.executions import ExecutionDetail, ExecutionRecord
+from holdfast.machines.api import ExecutionDetail, ExecutionRecord
+from holdfast.machines.drawing import svg
+from holdfast.machines.triggers import TriggerRecord
 from holdfast.values import Page, as_json
 
 pages = Pages()
@@ -104,3 +115,67 @@ async def cancel_one(seen: Sight, id: str, form: Filled) -> Go:
 @pages.action("/executions/{id}/resume")
 async def resume_one(seen: Sight, id: str) -> Go:
     return Go("/executions", (await continue_execution(seen, id)).id)
+
+
+# Triggers as a page: what starts machines, when next, and how it went.
+
+
+@dataclass(frozen=True, slots=True)
+class TriggersView:
+    triggers: Sequence[TriggerRecord]
+
+
+@pages.page("/triggers", "triggers.html")
+async def show_triggers(seen: Sight) -> TriggersView:
+    return TriggersView(await list_triggers(seen))
+
+
+# Plans of Unix tools and actions as pages.
+
+
+_FEW = Paging(None, 50)
+
+
+@dataclass(frozen=True, slots=True)
+class PlansView:
+    plans: Page[dict[str, Any]]
+    actions: Page[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionView:
+    action: dict[str, Any]
+
+
+@pages.page("/plans", "plans.html")
+async def show_plans(seen: Sight, page: Paged) -> PlansView:
+    return PlansView(await list_plans(seen, page), await list_actions(seen, _FEW))
+
+
+@pages.page("/plans/{id}", "plan.html")
+async def show_one_plan(seen: Sight, id: str) -> PlanView:
+    return PlanView(await show_plan(seen, id))
+
+
+@pages.action("/plans/{id}/apply", like="POST /actions")
+async def apply_plan(seen: Sight, id: str, form: Filled) -> Go:
+    inputs = [line.strip() for line in form.get("inputs", "").splitlines() if line.strip()]
+    await show_plan(seen, id)  # 404 for who does not have it
+    made = await submit_action(seen, NewActionBody(plan=id, inputs=inputs))
+    return Go("/actions", made["id"])
+
+
+@pages.action("/plans/{id}/delete", like="DELETE /plans/{id}")
+async def delete_one_plan(seen: Sight, id: str) -> Go:
+    await delete_plan(seen, id)
+    return Go("/plans")
+
+
+@pages.page("/actions/{id}", "action.html")
+async def show_one_action(seen: Sight, id: str) -> ActionView:
+    return ActionView(await show_action(seen, id))

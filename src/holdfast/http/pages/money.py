@@ -17,7 +17,7 @@ from starlette.responses import Response
 from holdfast.agents.money.api import Budget, Part, Used
 from holdfast.errors import UsageError
 from holdfast.http.api.money import NewBudget, delete_budget, list_budgets, set_budget, show_used
-from holdfast.http.api.paging import Paging
+from holdfast.http.api.routes import Paging
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.pages.charts import bars
 from holdfast.http.pages.filters import Tab, from_when, now_of

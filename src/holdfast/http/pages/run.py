@@ -8,22 +8,20 @@ from typing import Any
 
 from holdfast.agents.api.run import Run
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.glance_rows import OpenBelow
-from holdfast.agents.glances import calls_said_in, open_below
-from holdfast.agents.people.inquiry import Inquiry
-from holdfast.agents.values.runs import RunRecord, Turn
+from holdfast.agents.listing_rows import OpenBelow
+from holdfast.agents.overviews import calls_said_in, open_below
+from holdfast.agents.values import Inquiry, RunRecord, Turn
 from holdfast.app import core_of
+from holdfast.client.results import Usage
 from holdfast.events import TurnEnded, TurnRestarted, TurnStarted
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Paged
 from holdfast.http.api.runs import Forking, ReasonBody, cancel_run, fork_run, list_events, retry_run
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.conversation import ConversationPart, parts_of
+from holdfast.http.pages.chat import ConversationPart, parts_of
 from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.forms import Filled
 from holdfast.http.pages.routes import Go, Pages
-from holdfast.http.pages.waterfall import Waterfall, lay_out
-from holdfast.http.pages.waterfall_drawing import draw
-from holdfast.results import Usage
+from holdfast.http.pages.waterfall import Waterfall, draw, lay_out
 from holdfast.values import Page
 from holdfast.values.jobs import Why
 

@@ -10,22 +10,18 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query
 
-from holdfast.agents.glances import open_below
+from holdfast.agents.overviews import open_below
 from holdfast.agents.states import RunState
-from holdfast.agents.values.runs import RunRecord
+from holdfast.agents.values import RunRecord
 from holdfast.app import core_of
 from holdfast.errors import HoldfastError
-from holdfast.http.api.marked_runs import list_mark_values
-from holdfast.http.api.paging import Paged
-from holdfast.http.api.runs import ManyRuns, cancel_runs, list_runs, retry_runs
+from holdfast.http.api.routes import Paged
+from holdfast.http.api.runs import ManyRuns, cancel_runs, list_mark_values, list_runs, retry_runs
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.http.pages.bulk import BulkView, over_pages
-from holdfast.http.pages.filters import Chip, Tab, chips, from_when
-from holdfast.http.pages.forms import Filled, Form
-from holdfast.http.pages.metadata_filters import MOST_VALUES, DropDown, ShownMetadata
+from holdfast.http.pages.filters import MOST_VALUES, Chip, DropDown, ShownMetadata, Tab, chips, from_when
+from holdfast.http.pages.forms import BulkView, Filled, Form, over_pages
 from holdfast.http.pages.routes import Pages
-from holdfast.values import Page
-from holdfast.values.bulk import Bulk
+from holdfast.values import Bulk, Page
 
 pages = Pages()
 

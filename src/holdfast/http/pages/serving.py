@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -24,20 +24,106 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.http.api.answers import without_fleet
+from holdfast.http.api.answers import ARGUMENTS, without_fleet
+from holdfast.http.api.fleet import show_worker
 from holdfast.http.api.problems import note_outage, on_bad_request, response_to
-from holdfast.http.api.seen import Seen
-from holdfast.http.pages import kill
-from holdfast.http.pages.asset_files import PATH, serve_asset
-from holdfast.http.pages.index import PAGES
-from holdfast.http.pages.layout import bare_values, values_for
-from holdfast.http.pages.links import links_of
-from holdfast.http.pages.redacted import redacted
-from holdfast.http.pages.rendering import render
-from holdfast.http.pages.routes import Go, PageRoute
-from holdfast.http.security.gate import Gate, gate_of
+from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.pages import (
+    administration,
+    agents,
+    chat,
+    failures,
+    inbox,
+    jobs,
+    machines,
+    money,
+    now,
+    queues,
+    run,
+    runs,
+    sessions,
+    tools,
+    workers,
+)
+from holdfast.http.pages.layout import bare_values, links_of, values_for
+from holdfast.http.pages.rendering import PATH, render, serve_asset
+from holdfast.http.pages.routes import Go, PageRoute, Pages
+from holdfast.http.security.gate import Doomed, Gate, gate_of
 from holdfast.http.security.roles import TABLE
-from holdfast.shown_text import shown
+from holdfast.text import Redactor, shown
+from holdfast.values import Page, as_json
+
+# What a viewer sees of a view: the same records, with secrets taken out of what programs and models were given.
+
+
+def redacted(value: Any) -> Any:
+    """The value, as the API would tell it to a viewer, still in its own types."""
+    match value:
+        case Page():
+            return Page(map(redacted, value), next=value.next, looked=value.looked)
+        case list():
+            return [redacted(each) for each in value]
+        case tuple() if hasattr(value, "_replace"):
+            return type(value)(*map(redacted, value))
+        case tuple():
+            return tuple(redacted(each) for each in value)
+        case Mapping():
+            return {name: _field(str(name), each) for name, each in value.items()}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            given = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+            changed = {name: _field(name, each) for name, each in given.items()}
+            return replace(value, **changed)
+        case _:
+            return value
+
+
+def _field(name: str, value: Any) -> Any:
+    if name in ARGUMENTS and value is not None:
+        plain = Redactor().value(as_json(value), "arguments")
+        return tuple(plain) if isinstance(value, tuple) and isinstance(plain, list) else plain
+    return redacted(value)
+
+
+# The button that kills a worker with -9. It is there only where a demo serves pages, for processes that it started.
+
+
+pages = Pages()
+
+
+@pages.action("/workers/{id}/kill", like="POST /workers/{id}/drain")
+async def kill_worker(seen: Sight, request: Request, id: str) -> Go:
+    doomed: Doomed = request.state.doomed
+    doomed.kill((await show_worker(seen, id)).pid)
+    return Go("/workers")
+
+
+# Every subject that has pages. A new one is a module, and a line here.
+
+
+PAGES: Sequence[Pages] = (
+    now.pages,
+    inbox.pages,
+    runs.pages,
+    run.pages,
+    jobs.pages,
+    failures.pages,
+    sessions.pages,
+    chat.pages,
+    agents.pages,
+    tools.pages,
+    queues.pages,
+    workers.pages,
+    queues.pages,
+    queues.pages,
+    workers.pages,
+    machines.pages,
+    machines.pages,
+    machines.pages,
+    money.pages,
+    administration.pages,
+    administration.pages,
+)
+
 
 Answering = Callable[[Request], Awaitable[Response]]
 Told = Callable[[Request, Exception], Awaitable[Response]]
@@ -84,7 +170,7 @@ def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
 def _page_routes(for_programs: Answering, *, killing: bool) -> tuple[BaseRoute, ...]:
     """All apps of a process share them, as the routes of the API."""
     router = APIRouter()
-    for route in (*ROUTES, *kill.pages.routes) if killing else ROUTES:
+    for route in (*ROUTES, *pages.routes) if killing else ROUTES:
         router.add_api_route(
             route.path.replace("{name}", "{name:any}"),
             _viewing(route),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.agents.values.sessions import SessionRecord
+from holdfast.agents.values import SessionRecord
 from holdfast.errors import UsageError
-from holdfast.http.api.paging import Paged, Paging
+from holdfast.http.api.routes import Paged, Paging
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.http.api.sessions import (
     ForkingSession,
@@ -26,10 +26,8 @@ from holdfast.http.api.sessions import (
     send_message,
 )
 from holdfast.http.pages.chat import RUNS, agents_to_ask
-from holdfast.http.pages.filters import Chip, chips
-from holdfast.http.pages.forms import Filled, Form
-from holdfast.http.pages.metadata_filters import MOST_VALUES, DropDown, ShownMetadata, value_of
-from holdfast.http.pages.pairs import pairs_of
+from holdfast.http.pages.filters import MOST_VALUES, Chip, DropDown, ShownMetadata, chips, value_of
+from holdfast.http.pages.forms import Filled, Form, pairs_of
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.values import Page
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from holdfast.agents.overviews import ToolRecord
 from holdfast.agents.states import CallState
-from holdfast.agents.tool_list import ToolRecord
-from holdfast.agents.values.runs import CallRecord
-from holdfast.http.api.calls import list_tool_calls, show_call
-from holdfast.http.api.paging import Paged, Paging
+from holdfast.agents.values import CallRecord
+from holdfast.http.api.routes import Paged, Paging
 from holdfast.http.api.seen import Sight
-from holdfast.http.api.tools import list_offered_tools, show_tool
-from holdfast.http.pages.conversation import told
+from holdfast.http.api.tools import list_offered_tools, list_tool_calls, show_call, show_tool
+from holdfast.http.pages.chat import told
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel.failure_groups import pattern

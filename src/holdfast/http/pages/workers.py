@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.http.api.fleet import drain_worker, list_duties, list_held_jobs, list_workers, show_worker
-from holdfast.http.api.paging import Paged
+from holdfast.http.api.routes import Paged
 from holdfast.http.api.seen import Sight
+from holdfast.http.api.tools import list_pools, show_pool
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.routes import Go, Pages
 from holdfast.kernel.states import ALIVE
+from holdfast.pools.stats import PoolStats
 from holdfast.values import Page
 from holdfast.values.jobs import JobChange
 from holdfast.values.workers import DutyRecord, WorkerRecord
@@ -70,3 +72,31 @@ async def show_one_worker(seen: Sight, id: str) -> WorkerView:
 async def drain_one_worker(seen: Sight, id: str) -> Go:
     await drain_worker(seen, id)
     return Go("/workers", id)
+
+
+# Pools as pages: how many workers each has and should have, and why it cannot start them.
+
+
+_POOL_TABS = (Tab("", "Kept"), Tab("true", "Kept and past"))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsView:
+    pools: Page[PoolStats]
+    tab_items: tuple[Tab, ...]
+    all: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    pool: PoolStats
+
+
+@pages.page("/pools", "pools.html")
+async def show_pools(seen: Sight, page: Paged, all: bool = False) -> PoolsView:
+    return PoolsView(await list_pools(seen, page, all=all), _POOL_TABS, "true" if all else "")
+
+
+@pages.page("/pools/{name}", "pool.html")
+async def show_one_pool(seen: Sight, name: str) -> PoolView:
+    return PoolView(await show_pool(seen, name))

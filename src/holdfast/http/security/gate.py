@@ -6,34 +6,156 @@ done and again with its outcome. One that creates something and names a key is d
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import parse_qs
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from holdfast.access.principals import Principal
 from holdfast.app import Holdfast, core_of
-from holdfast.changes import unnoted
-from holdfast.errors import BadPayload, HoldfastError, UsageError
+from holdfast.errors import BadPayload, HoldfastError, Unavailable, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
 from holdfast.http.api.seen import Seen
 from holdfast.http.live.live import Live
-from holdfast.http.live.readiness import Readiness
-from holdfast.http.live.vigil import WatchedStream
-from holdfast.http.security.browser import SAFE, is_forged
-from holdfast.http.security.caps import RateCap
-from holdfast.http.security.denials import absent, forbidden, too_large, unknown
-from holdfast.http.security.reasons import reason_of
+from holdfast.http.live.responses import WatchedStream
+from holdfast.http.security.checks import SAFE, RateCap, absent, forbidden, is_forged, too_large, unknown
 from holdfast.http.security.roles import Rule
-from holdfast.http.security.texts import check_texts, is_form
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import Bounds, bound
+from holdfast.kernel.bounds import READS, Bounds, bound
+from holdfast.observe import unnoted
+
+# Texts of a request that neither database can store: a NUL character, half of a surrogate pair.
+
+
+FORM = "application/x-www-form-urlencoded"
+_SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+
+
+async def short_body(request: Request, most: int) -> bytes:
+    """The body as it was sent, of somebody who is not known yet: `Denied` as soon as it is too long."""
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > most:
+            raise too_large("the body is too large.", f"Send at most {most:,} bytes.")
+    request._body = body = bytes(raw)  # what Starlette's own `body()` keeps
+    return body
+
+
+def is_form(request: HTTPConnection) -> bool:
+    """Whether the body is that of a form, as its type says: `…-urlencoded+json` is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
+
+
+def check_texts(request: Request, body: bytes) -> None:
+    """`BadPayload` for a text that cannot be stored, wherever it is."""
+    values = [request.url.path, *request.query_params.values(), *map(str, request.path_params.values())]
+    if _SUSPECT.search(body):
+        values += _texts_in(body)
+    for value in values:
+        if "\x00" in value or not _is_text(value):
+            raise BadPayload("a text contains a NUL character or a lone surrogate.")
+
+
+def _texts_in(body: bytes) -> Iterator[str]:
+    try:
+        yield from _texts(json.loads(body))
+    except (ValueError, RecursionError):
+        return  # which the route will say
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for each in value:
+                yield from _texts(each)
+        case dict():
+            for name, each in value.items():
+                yield name
+                yield from _texts(each)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# The reason that somebody gives for a change: a form, a body or an address says it, and the audit keeps it.
+
+
+LONGEST = 2_000
+_LARGEST = 64 * 1024  # bytes of a body that may have one: a reason is typed by a person
+
+
+def reason_of(request: Request, body: bytes) -> str:
+    """Why this is asked for; nothing if nobody says so."""
+    told = _in_body(is_form(request), body) or request.query_params.get("reason", "")
+    return told.strip()[:LONGEST]
+
+
+def _in_body(by_form: bool, body: bytes) -> str:
+    if b"reason" not in body or len(body) > _LARGEST:
+        return ""
+    try:
+        if by_form:
+            return parse_qs(body.decode())["reason"][-1]
+        given = json.loads(body)
+    except (ValueError, KeyError, RecursionError):
+        return ""  # which the route will say
+    said = given.get("reason") if isinstance(given, dict) else None
+    return said if isinstance(said, str) else ""
+
+
+# Whether the database answers: asked at most once a second, however many strangers want to know.
+
+
+log = logging.getLogger("holdfast.http")
+
+_FRESH = 1.0  # seconds
+
+
+class Readiness:
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._asking = asyncio.Lock()
+        self._ready = False
+        self._asked = float("-inf")
+
+    async def is_ready(self) -> bool:
+        clock = core_of(self._hf).ports.clock
+        async with self._asking:
+            if clock.monotonic() - self._asked >= _FRESH:
+                self._ready = await self._ask()
+                self._asked = clock.monotonic()
+            return self._ready
+
+    async def _ask(self) -> bool:
+        try:
+            with bound(READS):
+                await self._hf.queues.list(limit=1)
+        except Unavailable as problem:
+            core_of(self._hf).ports.try_again(problem)
+            return False
+        except HoldfastError as problem:
+            log.warning("not ready: %s", problem)
+            return False
+        return True
+
 
 Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a request, or a WebSocket
 Answering = Callable[[Request], Awaitable[Response]]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from holdfast.errors import UsageError
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.sql import Dialect
-from holdfast.shown_text import plural
+from holdfast.text import plural
 
 MOST = 10_000  # rows of an answer
 _VERBS = ("SELECT", "WITH", "VALUES", "EXPLAIN")

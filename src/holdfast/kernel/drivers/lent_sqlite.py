@@ -18,7 +18,7 @@ import apsw
 from holdfast.errors import UsageError
 from holdfast.kernel.database import Operation
 from holdfast.kernel.drivers.sqlite_file import SqliteStatements, add_functions
-from holdfast.kernel.drivers.sqlite_hints import runtime_folder, tell
+from holdfast.kernel.drivers.sqlite_processes import runtime_folder, tell
 
 P = ParamSpec("P")
 R = TypeVar("R")

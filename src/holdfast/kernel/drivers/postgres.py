@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import logging
 import math
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from asyncpg import exceptions as pg
@@ -21,19 +23,37 @@ from holdfast.kernel import epoch, migrate
 from holdfast.kernel.bounds import bounds_now, is_urgent
 from holdfast.kernel.database import CROWD, Blocking, Guard, Operation, Owner, StoredSchema, is_single
 from holdfast.kernel.drivers.addresses import server_of
-from holdfast.kernel.drivers.causes import raise_as
-from holdfast.kernel.drivers.postgres_bounds import BoundedUse
-from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, typed
-from holdfast.kernel.drivers.postgres_hints import SEND, Sender
-from holdfast.kernel.drivers.postgres_names import named, program
+from holdfast.kernel.drivers.errors import AWAY, BUSY, CONFLICT, raise_as, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection, dial, hang_up, visiting
-from holdfast.kernel.drivers.postgres_presence import PostgresPresence
-from holdfast.kernel.drivers.postgres_transaction import PostgresTransaction
+from holdfast.kernel.drivers.postgres_processes import SEND, PostgresPresence, Sender
+from holdfast.kernel.drivers.postgres_transaction import BoundedUse, PostgresTransaction
 from holdfast.kernel.drivers.postgres_vacuum import Vacuum
 from holdfast.kernel.hints import Announcement, merged
 from holdfast.kernel.sql import Dialect, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
 from holdfast.settings import Settings
+
+# What a server shows of each connection in `pg_stat_activity`: who opened it, and for what.
+
+
+_LONGEST = 63  # bytes; the server cuts what is longer, and the end is what tells connections apart
+
+
+def named(owner: str, use: str) -> str:
+    """`holdfast <owner> <use>`, such as `holdfast web-1 heartbeat`, of at most 63 bytes and plain characters."""
+    plain = owner.encode("ascii", "replace").decode()
+    printable = "".join(sign if sign.isprintable() else "?" for sign in plain)
+    return f"holdfast {printable[: _LONGEST - len('holdfast  ') - len(use)]} {use}"
+
+
+def program() -> str:
+    """This process, as long as no worker has introduced itself: the program, or the command of ours that runs."""
+    path = Path(sys.argv[0] if sys.argv else "")
+    name = path.parent.name if path.stem == "__main__" else path.name
+    if name == "holdfast" and len(sys.argv) > 1 and sys.argv[1].isalpha():
+        return sys.argv[1]
+    return name or "python"
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

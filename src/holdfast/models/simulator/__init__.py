@@ -6,7 +6,7 @@ and the requests. What it is asked is in its witness, so that what was bought is
 
 from __future__ import annotations
 
-from holdfast.models.simulator.rules import FaultRule, read_rules
 from holdfast.models.simulator.server import SimulatedProvider, provider, simulator
+from holdfast.models.simulator.state import FaultRule, read_rules
 
 __all__ = ["FaultRule", "SimulatedProvider", "provider", "read_rules", "simulator"]

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from holdfast.models.batch_wire import line_bytes
-from holdfast.models.batches import CUSTOM_ID, MOST_REQUESTS
+from holdfast.models.batches import CUSTOM_ID, MOST_REQUESTS, line_bytes
 from holdfast.models.simulator.batches import SimulatedBatch
 from holdfast.models.simulator.exchange import Exchange
 from holdfast.models.simulator.faults import Cut, FaultySender
-from holdfast.models.simulator.refusal import RequestRefused, need
-from holdfast.models.simulator.rules import chosen
+from holdfast.models.simulator.http import RequestRefused, need
+from holdfast.models.simulator.state import chosen
 
 PATH = "/v1/messages/batches"
 _ONE = re.compile(rf"{PATH}/(?P<id>[^/]+)(?P<verb>/cancel|/results)?")

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.clock import Clock
-from holdfast.models.batch_wire import rfc3339
-from holdfast.models.batches import LASTS_US
+from holdfast.models.batches import LASTS_US, rfc3339
 from holdfast.models.protocol import Wire
-from holdfast.models.simulator.refusal import RequestRefused
-from holdfast.models.witness import Witness
+from holdfast.models.simulator.http import RequestRefused
+from holdfast.models.spool import Witness
 
 TYPES = ("processing", "succeeded", "errored", "canceled", "expired")
 

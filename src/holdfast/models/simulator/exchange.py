@@ -11,8 +11,7 @@ from holdfast.errors import UsageError
 from holdfast.models import facts
 from holdfast.models.protocol import Wire, request_hash
 from holdfast.models.simulator.faults import Cut, FaultySender, distorted, refuse_by_rule, refuse_media
-from holdfast.models.simulator.http import HttpRequest, SimulatorConnection
-from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.http import HttpRequest, RequestRefused, SimulatorConnection
 from holdfast.models.simulator.state import SimulatorState
 from holdfast.models.simulator.strict import check_request
 from holdfast.models.steps import Rejected

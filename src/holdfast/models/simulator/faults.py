@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.models.protocol import Wire
-from holdfast.models.simulator.http import SimulatorConnection
-from holdfast.models.simulator.media import media_in
-from holdfast.models.simulator.refusal import RequestRefused
+from holdfast.models.simulator.http import RequestRefused, SimulatorConnection
+from holdfast.models.simulator.strict import media_in
 
 Sleep = Callable[[float], Awaitable[None]]
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from email.message import Message
 from typing import Any
 
-from holdfast.models.files import LONGEST, SHORTEST
-from holdfast.models.protocol import Wire
-from holdfast.models.simulator.refusal import RequestRefused, need
-from holdfast.models.thinking_signature import blocks_of
+from holdfast.models.protocol import LONGEST, SHORTEST, Wire
+from holdfast.models.request_view import blocks_of
+from holdfast.models.simulator.http import RequestRefused, need
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from holdfast.distribution import VERSION
-from holdfast.resp.arguments import integer
-from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.errors import VERSION
+from holdfast.resp.call import CallRefused, Command, CommandCall, integer
 from holdfast.resp.client import Client
 from holdfast.resp.commands import published
-from holdfast.resp.gateway import RespGateway
-from holdfast.resp.replies import OK, NoArray, Pairs, Reply, Simple
-from holdfast.resp.throttle import DELAY
+from holdfast.resp.frames import OK, NoArray, Pairs, Reply, Simple
+from holdfast.resp.gateway import DELAY, RespGateway
 
 _REDIS_VERSION = "7.0.0"  # whose commands clients may expect
 _TYPES = (b"normal", b"master", b"replica", b"pubsub")  # of connections; there are only normal ones
@@ -334,3 +333,48 @@ COMMANDS = (
     Command("EXEC", "", "Call the queued commands in order; each commits by itself.", execute, always=True),
     Command("DISCARD", "", "Forget the queued commands.", discard, always=True),
 )
+
+
+# COMMAND: the table of commands, as clients ask for it.
+
+
+def commands(table: Callable[[], Mapping[str, Command]]) -> tuple[Command, ...]:
+    """The command that shows this table, in which it stands itself."""
+
+    async def command(call: CommandCall) -> Reply:
+        what, *names = [each.decode(errors="replace").upper() for each in call.arguments] or ["ALL"]
+        known = table()
+        match what:
+            case "ALL":
+                return [_described_command(each) for each in known.values()]
+            case "COUNT":
+                return len(known)
+            case "LIST":
+                return [each.lower() for each in known]
+            case "INFO":
+                return [_described_command(known[name]) if name in known else None for name in names or known]
+            case "DOCS":
+                return Pairs({name.lower(): _documented(known[name]) for name in names or known if name in known})
+            case _:
+                raise CallRefused(f"unknown subcommand '{what}' of COMMAND")
+
+    summary = "List the commands: COUNT, LIST, INFO and DOCS."
+    return (Command("COMMAND", "[subcommand [name ...]]", summary, command, always=True),)
+
+
+def _described_command(command: Command) -> Reply:
+    flags = [
+        Simple(flag)
+        for flag, holds in (
+            ("write", command.writes),
+            ("readonly", not command.writes),
+            ("blocking", command.waits),
+            ("no_auth", command.before_auth),
+        )
+        if holds
+    ]
+    return [command.name.lower(), command.arity, flags, *command.keys, [], [], [], []]
+
+
+def _documented(command: Command) -> Reply:
+    return Pairs({"summary": command.summary, "since": "1.0.0", "group": "holdfast", "syntax": command.arguments})

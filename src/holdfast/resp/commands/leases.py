@@ -22,11 +22,10 @@ from holdfast.kernel.rows import Lease
 from holdfast.kernel.waiting import report_progress
 from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.resp import jobs, plans, queued, workers
-from holdfast.resp.arguments import integer, queue_of, space_of
-from holdfast.resp.call import CallRefused, Command, CommandCall
-from holdfast.resp.deliveries import Popped, SentLease
-from holdfast.resp.replies import OK, Reply
-from holdfast.resp.rows import Epoch
+from holdfast.resp.call import CallRefused, Command, CommandCall, integer, queue_of, space_of
+from holdfast.resp.endings import Popped, SentLease
+from holdfast.resp.frames import OK, Reply
+from holdfast.resp.records import Epoch
 
 _MOST = 100
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,128}")

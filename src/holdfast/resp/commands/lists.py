@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from holdfast.resp import keyspace, queued
-from holdfast.resp.arguments import integer, is_queue, name_of, score
-from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.call import CallRefused, Command, CommandCall, integer, is_queue, name_of, score
+from holdfast.resp.frames import NoArray, Reply
 from holdfast.resp.keyspace import whole_number
-from holdfast.resp.replies import NoArray, Reply
 
 T = TypeVar("T")
 

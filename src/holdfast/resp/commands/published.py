@@ -15,10 +15,10 @@ from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction
 from holdfast.resp import jobs, views, workers
 from holdfast.resp.call import CallRefused, CommandCall
+from holdfast.resp.client import WORKER_ID, KeyPrincipal
 from holdfast.resp.commands.jobs import report
 from holdfast.resp.commands.workers import Begin, beat, begin_epoch, read_worker
-from holdfast.resp.principals import WORKER_ID, KeyPrincipal
-from holdfast.resp.replies import OK, Reply
+from holdfast.resp.frames import OK, Reply
 from holdfast.resp.workers import Described
 
 _VERSION = "published"

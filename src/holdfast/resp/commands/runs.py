@@ -13,9 +13,8 @@ from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.lists import AgentsList, RunsList
 from holdfast.agents.api.run import Run
 from holdfast.errors import ResultTimeout, RunFailed
-from holdfast.resp.arguments import integer, space_of
-from holdfast.resp.call import CallRefused, Command, CommandCall
-from holdfast.resp.replies import Reply
+from holdfast.resp.call import CallRefused, Command, CommandCall, integer, space_of
+from holdfast.resp.frames import Reply
 from holdfast.values import as_json
 
 _MOST = 1_000

@@ -10,13 +10,12 @@ from typing import Any
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.ids import new_id
 from holdfast.resp import plans, workers
-from holdfast.resp.arguments import QUEUE, json_object, queue_of, space_of, tags_of
-from holdfast.resp.call import CallRefused, Command, CommandCall
+from holdfast.resp.call import QUEUE, CallRefused, Command, CommandCall, json_object, queue_of, space_of, tags_of
+from holdfast.resp.client import WORKER_ID
+from holdfast.resp.frames import OK, Reply, Simple
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
-from holdfast.resp.principals import WORKER_ID
-from holdfast.resp.replies import OK, Reply, Simple
-from holdfast.resp.rows import Epoch
+from holdfast.resp.records import Epoch
 from holdfast.resp.views import tools_of
 from holdfast.resp.workers import Described
 

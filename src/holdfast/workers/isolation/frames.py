@@ -17,8 +17,8 @@ from holdfast.durations import Duration
 from holdfast.errors import BadPayload, HoldfastError, UsageError
 from holdfast.kernel.codec import clip, clip_middle
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, StoreTrouble, TryAgain
-from holdfast.redaction import MARGIN
 from holdfast.settings import Settings
+from holdfast.text import MARGIN
 
 
 def limit(settings: Settings, result_cap: int) -> int:

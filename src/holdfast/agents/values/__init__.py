@@ -1,1 +1,0 @@
-"""Public values of agents: runs, sessions, batches and the rest, in the shape that `holdfast.values` describes."""

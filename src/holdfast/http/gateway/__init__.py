@@ -1,1 +1,0 @@
-"""The gateway of Universal Agent over HTTP and WebSockets, under `/gateway`; the words are the facade's protocol."""

@@ -1,1 +1,0 @@
-"""Pictures of machines: where each state stands, as SVG and as Mermaid."""
