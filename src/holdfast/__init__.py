@@ -66,12 +66,12 @@ _HOMES = {
     "Holdfast": "app",
     "HoldfastError": "errors",
     "Image": "agents.content",
-    "Job": "jobs",
+    "Job": "client.jobs",
     "JobContext": "workers.context",
     "LeaseLost": "errors",
     "Limits": "agents.definition",
-    "Queue": "queues",
-    "Result": "results",
+    "Queue": "client.queues",
+    "Result": "client.results",
     "Retry": "kernel.retry",
     "Run": "agents.api.run",
     "RunFailed": "errors",
@@ -81,7 +81,7 @@ _HOMES = {
     "Snooze": "outcomes",
     "Tool": "agents.tools",
     "ToolContext": "agents.tools",
-    "Turn": "agents.values.runs",
+    "Turn": "agents.values",
 }
 _OTHERWISE = {"Retry": "RetryPolicy"}  # what is called otherwise at home
 

@@ -20,8 +20,7 @@ from opentelemetry.semconv.schemas import Schemas
 from holdfast import Agent, Holdfast
 from holdfast.errors import RunFailed
 from holdfast.models.script import Script, call, reject, say
-from holdfast.telemetry import instrument
-from holdfast.telemetry import spans as conventions
+from holdfast.telemetry import instrument, spans
 from tests.support.apps import MakeApp, working
 
 PROMPT, WORD, ANSWER = "Tell me of a walrus", "pinniped", "It has tusks"
@@ -149,7 +148,7 @@ async def test_a_run_is_traced_over_its_turns_and_its_call(make_app: MakeApp, co
         used = sum(told(chat)[key] for chat in chats)
         assert sum(told(invoke)[key] for invoke in invoked) == used
         assert used == getattr(result.usage, f"{kind}_tokens")
-    assert collector.schemas == {"", conventions.SCHEMA}
+    assert collector.schemas == {"", spans.SCHEMA}
     for words in (PROMPT, WORD, ANSWER, "terse", "found"):
         assert not [body for body in collector.bodies if words.encode() in body], words
 
@@ -201,7 +200,7 @@ async def test_failures_are_the_status_of_their_spans(make_app: MakeApp, collect
 
 def test_the_names_are_those_of_one_version() -> None:
     known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
-    ours = {value for value in vars(conventions).values() if isinstance(value, str) and value.startswith("gen_ai.")}
+    ours = {value for value in vars(spans).values() if isinstance(value, str) and value.startswith("gen_ai.")}
     assert ours
     assert ours <= known
-    assert conventions.SCHEMA in {schema.value for schema in Schemas}
+    assert spans.SCHEMA in {schema.value for schema in Schemas}

@@ -152,9 +152,9 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 def test_an_error_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
-        "import sys; from holdfast.cli import lists, main\n"
+        "import sys; from holdfast.cli import main, tables\n"
         "def broken(*_): raise ZeroDivisionError('a fault')\n"
-        "lists.ask = broken; sys.argv = ['holdfast', *sys.argv[1:]]; main()"
+        "tables.ask = broken; sys.argv = ['holdfast', *sys.argv[1:]]; main()"
     )
     line = program("broken.py", "jobs", "ls", cwd=tmp_path).refused(70)
     assert line == "ZeroDivisionError: a fault. Run `holdfast --debug …` to see where."

@@ -13,7 +13,7 @@ from holdfast.access.principals import Principal
 from holdfast.errors import StoreUnavailable
 from holdfast.events import RunEnded
 from holdfast.http.app import framework
-from holdfast.http.live import live as channels
+from holdfast.http.live import live as live_streams
 from holdfast.http.live import responses
 from holdfast.http.security.gate import Gate, WebOptions
 from holdfast.http.sse import frame_of
@@ -68,7 +68,7 @@ async def test_many_readers_of_one_run_cost_one_reading(make_app: MakeApp, serve
 async def test_who_comes_late_pages_alone_and_then_joins(
     make_app: MakeApp, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "_KEPT_BEFORE", 3)
+    monkeypatch.setattr(live_streams, "_KEPT_BEFORE", 3)
     hf = make_app(stream_interval="10ms")
     await talker(hf).run("Go")
     (run,) = await hf.runs.list()
@@ -85,10 +85,10 @@ async def test_who_comes_late_pages_alone_and_then_joins(
 async def test_who_falls_out_of_what_is_kept_is_let_go_and_comes_back(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "KEPT_BYTES", 500)
+    monkeypatch.setattr(live_streams, "KEPT_BYTES", 500)
     hf = make_app(stream_interval="10ms")
     run = await talker(hf).enqueue("Go")
-    shared = channels.Channels(lambda id: hf.runs[id])
+    shared = live_streams.Channels(lambda id: hf.runs[id])
     first = shared.follow(run.id, 0)
     seen = await anext(first)
     async with working(hf):
@@ -223,7 +223,7 @@ async def test_who_takes_too_long_to_take_a_piece_is_closed(make_app: MakeApp, m
 async def test_what_waits_for_a_reader_leaves_in_one_write(make_app: MakeApp) -> None:
     hf = make_app(stream_interval="10ms")
     run = await talker(hf).enqueue("Go")
-    shared = channels.Channels(lambda id: hf.runs[id])
+    shared = live_streams.Channels(lambda id: hf.runs[id])
     async with aclosing(shared.follow(run.id, 0)) as frames:
         first = await anext(frames)
         async with working(hf):
@@ -280,7 +280,7 @@ async def test_one_principal_has_so_many_streams(make_app: MakeApp) -> None:
 async def test_a_run_that_ends_while_nobody_follows_is_read_whole(hf: Holdfast) -> None:
     hf.script("short", Script(say("Hi.")))
     run = await hf.agent("short", model="scripted:short").run("Go")
-    shared = channels.Channels(lambda id: hf.runs[id])
+    shared = live_streams.Channels(lambda id: hf.runs[id])
     async with aclosing(shared.follow(run.run_id, 0)) as frames:
         seen = b"".join([data async for data in frames])
     events = [event async for event in hf.runs[run.run_id].stream()]

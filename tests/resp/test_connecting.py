@@ -19,9 +19,8 @@ from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
 from holdfast.errors import UsageError
-from holdfast.resp import client as principals
 from holdfast.resp import keys
-from holdfast.resp.client import KeyPrincipal, digest_of, from_table, shared
+from holdfast.resp.client import KeyPrincipal, digest_of, from_table, matching, shared
 from holdfast.resp.dispatch import TABLE
 from holdfast.resp.frames import BEFORE_AUTH
 from holdfast.resp.options import DEAD_AFTER, RespOptions
@@ -70,8 +69,8 @@ def test_agx_02_what_is_compared_says_nothing_about_a_prefix() -> None:
     near = KEYS["w1"][:-1] + "f"
     assert {len(digest_of(key.encode())) for key in (*KEYS.values(), near, "short", "x" * 500)} == {64}
     assert digest_of(near.encode())[:4] != known[0].digest[:4]
-    assert principals.matching(digest_of(near.encode()), known) is None
-    assert principals.matching(digest_of(KEYS["w1"].encode()), known) == known[0]
+    assert matching(digest_of(near.encode()), known) is None
+    assert matching(digest_of(KEYS["w1"].encode()), known) == known[0]
 
 
 async def test_agx_02_six_wrong_keys_in_a_minute_are_throttled(connect: Connect) -> None:

@@ -114,12 +114,12 @@ def test_a_time_is_exact_and_one_beyond_the_calendar_is_its_last_moment() -> Non
 def public_values() -> list[type[Any]]:
     found: dict[str, type[Any]] = {}
     for package in (holdfast.values, holdfast.agents.values):
-        for each in iter_modules(package.__path__, f"{package.__name__}."):
-            module = import_module(each.name)
+        parts = [each.name for each in iter_modules(getattr(package, "__path__", ()), f"{package.__name__}.")]
+        for name in (package.__name__, *parts):
             found |= {
                 kind.__name__: kind
-                for kind in vars(module).values()
-                if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == each.name
+                for kind in vars(import_module(name)).values()
+                if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == name
             }
     return list(found.values())
 

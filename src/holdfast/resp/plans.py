@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import StoreRefused
 from holdfast.kernel import codec
-from holdfast.kernel import enqueue as rerun
 from holdfast.kernel.database import Database, Transaction, reading
-from holdfast.kernel.enqueue import enqueue
+from holdfast.kernel.enqueue import enqueue, retry
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import Ended, Moved, NewJob, Route
@@ -279,7 +278,7 @@ async def retry_job(tx: Transaction, tenant: str, public: str, new: JobId) -> No
         raise StoreRefused(f"Job not found: {public}")
     if row.retries >= MOST_RETRIES:
         raise StoreRefused("Max retries exceeded")
-    await rerun.retry(tx, row.job, new)
+    await retry(tx, row.job, new)
     await tx.run(PlansSql.replace_job, id=public, job=new)
 
 
