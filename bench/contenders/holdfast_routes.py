@@ -24,8 +24,8 @@ from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.settings import Settings
-from holdfast.workers.membership import register, registration
 from holdfast.workers.role import Role
+from holdfast.workers.station import register, registration
 from tests.support.jobs import plain_job
 
 SERVED = 25

@@ -83,7 +83,7 @@ async def parked(server: RespServer) -> bool:
 def without_sweep(server: RespServer) -> None:
     """Nobody looks any more: what has run out stays where it is, and only hints say what is new."""
     assert server._upkeep is not None
-    for task in (*server._tasks, *server._upkeep._hub._loops):
+    for task in (*server._tasks, *server._upkeep._hub._station._loops):
         if task.get_name() == "resp-upkeep" or task.get_name().startswith("poll of "):
             task.cancel()
 

@@ -92,7 +92,7 @@ async def test_a_claim_that_does_not_wait_says_when_the_broker_is_out_of_touch(m
     async with hf.broker(queues=["default"]) as broker:
         await hf.enqueue("work")
         member: Any = hub_of(broker)
-        member._member._linked_until = float("-inf")
+        member._station._linked_until = float("-inf")
         with pytest.raises(Unavailable, match="heartbeats"):
             await broker.claim()
 

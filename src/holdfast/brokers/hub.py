@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from holdfast.brokers.waiters import BrokerRoutes, Takes, Waiter, Waiters
 from holdfast.clock import Ports
@@ -26,7 +26,6 @@ from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import Beat, renew_one
-from holdfast.kernel.migrate import code_version
 from holdfast.kernel.routes import serves
 from holdfast.kernel.rows import Ending, Lease, Renewed
 from holdfast.kernel.states import WorkerState
@@ -35,16 +34,12 @@ from holdfast.kernel.workers import Registration
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
-from holdfast.workers.duties import Duties
-from holdfast.workers.endings import Endings, as_written
+from holdfast.workers.endings import as_written
 from holdfast.workers.holdings import Holding
-from holdfast.workers.leaps import tolerance
-from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
-from holdfast.workers.membership import Membership, registration
-from holdfast.workers.poll import Polling
+from holdfast.workers.lifeline import Lifeline, Pulse
 from holdfast.workers.role import Role
-from holdfast.workers.survival import as_far_as_possible, survive
-from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.station import Station, registration
+from holdfast.workers.survival import as_far_as_possible
 from holdfast.workers.telemetry import WorkerTelemetry
 
 log = logging.getLogger("holdfast.broker")
@@ -99,7 +94,6 @@ class Hub:
         self.settings = settings
         self.ports = ports
         self.id = f"hub-{new_id(ports)}"
-        self._code = code_version(database.dialect)
         self._ceiling_us = microseconds(settings.lease_ceiling)
         self._members: dict[int, Member] = {}
         self._kept: dict[Key, KeptLease] = {}
@@ -108,28 +102,21 @@ class Hub:
         self.waiters = Waiters(
             database, ports, self.routes, accept=self._accept, give_back=self._give_back, returned=self._on_returned
         )
-        self._member = Membership(database, ports, settings, self.telling, relinked=self.waiters.work.set)
-        self._endings = Endings(database, ports, self.telling, batch=settings.batch, settled=self._on_settled)
-        self._sweeper = Sweeper(database, ports, settings)
-        self._duties = Duties(database, ports, settings, registry.chores)
-        self._lifeline = lifeline or ThreadLifeline(
-            database, ports, settings.heartbeat.total_seconds(), tolerance(settings)
-        )
-        self._polling = Polling(
+        self._station = Station(
             database,
             ports,
             settings,
-            self.routes,
-            self.routes,
+            self.telling,
+            chores=registry.chores,
+            routing=self.routes,
+            known_routes=self.routes,
             claims=self.waiters,
-            sweeper=self._sweeper,
-            duties=self._duties,
             work=self.waiters.work,
-            worker=lambda: self._member.row.seq,
+            settled=self._on_settled,
+            lifeline=lifeline,
         )
+        self._look = self._station.polling.wanted
         self._ticked = 0.0
-        self._loops: list[asyncio.Task[None]] = []
-        self._mending: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()  # one broker at a time comes, leaves or returns
         self.closed = False  # with the app: nothing of it works any more
 
@@ -140,24 +127,10 @@ class Hub:
 
     async def start(self) -> None:
         await self._database.open()
-        await self._lifeline.open()
-        try:
-            await self._register()
-            await self.routes.begin()
-        except BaseException:
-            await self._lifeline.stop()
-            raise
+        await self._station.enter(self._register, self.routes.begin)
         self._ticked = self.ports.clock.monotonic()
         await self._database.listen(self._on_hint)
-        self._lifeline.start(self._compose, self._on_beat)
-        for name, loop in (
-            ("tick", self._tick),
-            ("poll", self._polling.run),
-            ("claim", self.waiters.run),
-            ("duties", self._tend),
-        ):
-            life = survive(loop, self.id, self.ports, longest_pause=self.settings.reconnect_cap.total_seconds())
-            self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
+        self._station.begin(self._compose, self._on_beat, tick=self._tick, claim=self.waiters.run)
 
     async def close(self) -> None:
         """Stop with the app, also while brokers are open."""
@@ -167,18 +140,15 @@ class Hub:
     async def stop(self) -> None:
         self._database.unlisten(self._on_hint)
         self.waiters.dismiss()
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, *([self._mending] if self._mending else ()), return_exceptions=True)
+        await self._station.halt()
         with contextlib.suppress(Unavailable):  # they come back when their leases end
             await self.waiters.release_unanswered()
         async with self._moving:
             await self._let_go(list(self._members.values()))
-        await self._lifeline.stop()
-        await self._endings.close()
+        await self._station.finish()
         self._give_up_endings()
-        await as_far_as_possible(self.id, self._duties.release, self._member.unregister)
-        self.telling.stopped(self._member.row.seq, self.telling.tally.finished, left=len(self._kept))
+        await self._station.leave()
+        self.telling.stopped(self._station.seq, self.telling.tally.finished, left=len(self._kept))
 
     def _give_up_endings(self) -> None:
         for kept in self._kept.values():
@@ -189,8 +159,7 @@ class Hub:
                 kept.settled.exception()  # perhaps nobody waits for it
 
     async def _register(self) -> None:
-        who = registration(self.id, Role(name=self._name), (), 0)._replace(code=self._code)
-        await self._member.register(who, [], presence_changed=self._lifeline.poke)
+        await self._station.register(registration(self.id, Role(name=self._name), (), 0), [])
 
     # Brokers
 
@@ -201,7 +170,7 @@ class Hub:
 
     async def _enter(self, broker: Member) -> None:
         broker.incarnation = broker.incarnation or new_id(self.ports)
-        who = broker.who._replace(incarnation=broker.incarnation, code=self._code, host=self._member.row.seq)
+        who = broker.who._replace(incarnation=broker.incarnation, code=self._station.code, host=self._station.seq)
         namesake = await self._database.transact(workers.live_namesake, who.id, who.incarnation)
         gone = await self._database.presence.absent([namesake]) if namesake is not None else set()
         ttl_us = microseconds(self.settings.worker_ttl)
@@ -209,7 +178,7 @@ class Hub:
         broker.incarnation = ""
         self._members[broker.seq] = broker
         self.routes.of(broker.takes)
-        self._polling.wanted.set()
+        self._look.set()
 
     async def leave(self, broker: Member) -> None:
         """Hand back what the broker renewed by itself, and take its row away."""
@@ -226,7 +195,7 @@ class Hub:
                     self._forget(kept)
         with contextlib.suppress(TimeoutError):  # the leases of what the store does not take run out
             async with asyncio.timeout(self.settings.drain_grace.total_seconds()):
-                await self._endings.flushed()
+                await self._station.endings.flushed()
         for broker in brokers:
             self._members.pop(broker.seq, None)
         self.routes.keep({each.takes for each in self._members.values()})
@@ -238,7 +207,7 @@ class Hub:
     async def claim(self, broker: Member, n: int, seconds: float) -> list[KeptLease]:
         if broker.draining:
             return []
-        if seconds <= 0 and not self._member.linked:
+        if seconds <= 0 and not self._station.linked:
             raise StoreUnavailable(
                 f"broker {broker.who.id} takes nothing now: the store has not answered its heartbeats for so long that "
                 f"others may count it as lost. Try again later, or wait with block=."
@@ -248,7 +217,7 @@ class Hub:
             takes=broker.takes,
             n=n,
             ttl_us=broker.ttl_us,
-            room=lambda: _room(broker) if self._member.linked else 0,
+            room=lambda: _room(broker) if self._station.linked else 0,
             reserve=partial(_reserve, broker),
             patient=seconds > 0,
             answer=asyncio.get_running_loop().create_future(),
@@ -281,7 +250,7 @@ class Hub:
                 self.waiters.work.set()  # before the next claim they go back
 
     def _on_returned(self, jobs: int) -> None:
-        self.telling.returned(self._member.row.seq, jobs)
+        self.telling.returned(self._station.seq, jobs)
 
     def _unwanted(self, taking: asyncio.Task[KeptLease | None]) -> None:
         """Who wanted it has gone."""
@@ -327,17 +296,17 @@ class Hub:
         kept.ending = True
         kept.written = ending
         kept.settled = asyncio.get_running_loop().create_future()
-        self._endings.put(kept.lease, ending)
+        self._station.endings.put(kept.lease, ending)
 
     def _check_open(self, kept: KeptLease) -> None:
         if self.closed:
             raise UsageError(f"the app that held job {kept.lease.id} for a broker was closed, which handed it back.")
 
     def _accept(self, lease: Lease, sent_at: float) -> KeptLease | None:
-        self._duties.stirred = True
+        self._station.duties.stirred = True
         owner = self._members.get(lease.worker)
         if owner is None:  # it was given up, and has another number now
-            self._endings.put(lease, release(lease))
+            self._station.endings.put(lease, release(lease))
             return None
         kept = KeptLease(lease, sent_at, self._fence(owner, lease, sent_at, sent_at, owner.ttl_us), owner)
         self._keep(kept)
@@ -360,7 +329,7 @@ class Hub:
         if state is None:
             kept.lost.set()
         elif state == "scheduled":
-            self._polling.wanted.set()  # for when it is due
+            self._look.set()  # for when it is due
         if kept.settled is not None and not kept.settled.done():
             kept.settled.set_result(state)
 
@@ -402,7 +371,7 @@ class Hub:
         now = self.ports.clock.monotonic()
         if now - self._ticked > self.settings.lease_ttl.total_seconds():
             return None
-        seq, me = self._member.said()
+        seq, me = self._station.own_row()
         beats = [OwnerBeat(each.seq, len(each.holds), _idle_us(each, now)) for each in list(self._members.values())]
         kept = [kept for kept in list(self._kept.values()) if kept.owner.renews and not kept.ending]
         renewals = tuple(Renewal(*each.lease.held, each.owner.ttl_us) for each in kept)
@@ -410,18 +379,17 @@ class Hub:
         return Pulse(seq, len(self._kept), [], ttl_us, self._ceiling_us, me, tuple(beats), renewals)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
-        counts = {"renewed": len(beat.renewed), "lost": len(beat.lost)}
-        self.telling.timed("heartbeat.done", sent_at, self._member.row.seq, **counts)
-        if beat.draining or beat.oldest_code > self._code:
+        refused = self._station.is_refused(sent_at, beat)
+        if beat.draining or beat.oldest_code > self._station.code:
             for broker in self._members.values():
                 broker.draining = True
-        if self._member.refused(sent_at, beat):
-            self._mend(self._register_again)
+        if refused:
+            self._station.mend(self._register_again)
         for row in beat.hosted:
             if row.status == WorkerState.DRAINING and row.seq in self._members:
                 self._members[row.seq].draining = True
         if beat.given_up:
-            self._mend(partial(self._join_again, beat.given_up))
+            self._station.mend(partial(self._join_again, beat.given_up))
         for renewed in beat.renewed:
             if (kept := self._kept.get((renewed.seq, renewed.epoch, renewed.token))) is not None:
                 self._on_renewed(kept, renewed, sent_at, kept.owner.ttl_us)
@@ -434,18 +402,14 @@ class Hub:
         kept.fence_at = max(kept.fence_at, self._fence(kept.owner, kept.lease, sent_at, kept.claimed_at, ttl_us))
         kept.cancel_requested = row.cancel_requested_at is not None
 
-    def _mend(self, mending: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._mending is None or self._mending.done():
-            self._mending = asyncio.create_task(mending())
-
     async def _register_again(self) -> None:
         """The hub was given up, and with it its brokers: all of them begin again."""
         try:
-            if not (await self._member.judge()).live:
+            if not (await self._station.judge()).live:
                 await self._register()
         except Unavailable:
             pass  # the next heartbeat finds out again
-        self._lifeline.poke()
+        self._station.poke()
 
     async def _join_again(self, given_up: Collection[int]) -> None:
         """Brokers that were given up get new rows; what they still hold they may end under the old ones.
@@ -470,24 +434,17 @@ class Hub:
         numbers = [int(part) for part in rest.split(",") if part.isdigit()]
         if subject in ("route", LOOKED):
             if not self.routes.knows(numbers):
-                self._polling.wanted.set()
+                self._look.set()
             if self.routes.heat(numbers) and len(self.waiters):
                 self.waiters.work.set()
             if subject == LOOKED:
-                self._polling.heard(read_note(rest))
+                self._station.polling.heard(read_note(rest))
         elif subject == "cancel":
             if not self._members.keys().isdisjoint(numbers):
-                self._lifeline.poke()
+                self._station.poke()
         elif not any(subject in layer.hints for layer in self._registry.layers):
-            self._polling.wanted.set()
+            self._look.set()
             self.waiters.work.set()
-
-    async def _tend(self) -> None:
-        while True:
-            await self._duties.tend(self._member.row.seq)
-            if self._duties.taken:
-                self._polling.wanted.set()
-            await self._duties.pause()
 
 
 def _key(lease: Lease) -> Key:

@@ -11,10 +11,9 @@ import contextlib
 import logging
 import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from holdfast.clock import Clock, Ports
 from holdfast.durations import microseconds, next_tick
@@ -23,31 +22,25 @@ from holdfast.kernel.complete import release
 from holdfast.kernel.database import Database, unheeded
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import Beat, return_unnamed
-from holdfast.kernel.migrate import code_version
 from holdfast.kernel.rows import Ending, Held, Lease
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
-from holdfast.observe import unnoted
 from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze, TryAgain
 from holdfast.settings import Settings
 from holdfast.text import message_of, traceback_of
 from holdfast.workers.attempt import HANDLER, Attempts, Processes, called, ended_by, interrupted, outcome_of
 from holdfast.workers.claims import Claiming, Hints, KnownRoutes, Routing
 from holdfast.workers.definitions import Definition, Registry
-from holdfast.workers.duties import Duties
-from holdfast.workers.endings import Endings, as_written
+from holdfast.workers.endings import as_written
 from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.layer import Layer
-from holdfast.workers.leaps import tolerance
-from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
+from holdfast.workers.lifeline import Lifeline, Pulse
 from holdfast.workers.loop_watch import LoopWatch, attempted
-from holdfast.workers.membership import Membership, introduced, registration
-from holdfast.workers.poll import Polling
 from holdfast.workers.role import Role
 from holdfast.workers.slots import AttemptTasks, WorkerSlots
-from holdfast.workers.survival import as_far_as_possible, first_of, survive, to_the_end
-from holdfast.workers.sweeper import Sweeper
+from holdfast.workers.station import Station, introduced, registration
+from holdfast.workers.survival import first_of
 from holdfast.workers.telemetry import WorkerTelemetry, about
 
 # Pace: how long attempts take, which says how many jobs to have at hand.
@@ -180,7 +173,6 @@ class Worker:
         self.awaited: Callable[[JobId], bool] = lambda _: False  # whether a caller in this process waits for a job
         self._role = role = role or Role()
         self.id = role.id or new_id(ports)
-        self._code = code_version(database.dialect)
         self._ttl = settings.lease_ttl.total_seconds()
         self._ttl_us = microseconds(settings.lease_ttl)
         self.holdings = Holdings()
@@ -199,39 +191,34 @@ class Worker:
         self._claims = Claiming(
             database, ports, settings, self._routing, self.telling, room=self._room, accept=self._accept
         )
-        self._endings = Endings(database, ports, self.telling, batch=settings.batch, settled=self._on_settled)
-        self._sweeper = Sweeper(database, ports, settings)
-        self._duties = Duties(database, ports, settings, registry.chores)
         self._watch = LoopWatch(ports.clock, settings, self.holdings, self.id, (Worker._attempt.__code__, HANDLER))
-        beat = settings.heartbeat.total_seconds()
-        self._lifeline = lifeline or ThreadLifeline(
-            database, ports, beat, tolerance(settings), self._watch, worker=self.id
-        )
         self._work = asyncio.Event()  # there may be something to claim
-        self._member = Membership(database, ports, settings, self.telling, relinked=self._work.set)
-        self._polling = Polling(
+        self._station = Station(
             database,
             ports,
             settings,
-            self._routing,
-            self._known_routes,
+            self.telling,
+            chores=registry.chores,
+            routing=self._routing,
+            known_routes=self._known_routes,
             claims=self._claims,
-            sweeper=self._sweeper,
-            duties=self._duties,
             work=self._work,
-            worker=lambda: self.seq,
+            settled=self._on_settled,
+            tended=self._on_tended,
+            watch=self._watch,
+            lifeline=lifeline,
         )
-        self._look = self._polling.wanted
+        self._look = self._station.polling.wanted
         self._hints = Hints(
             self._routing,
             self._claims,
-            self._polling,
-            self._duties,
+            self._station.polling,
+            self._station.duties,
             layers=registry.layers,
             work=self._work,
-            cancelled=lambda workers: self._lifeline.poke() if self.seq in workers else None,
+            cancelled=lambda workers: self._station.poke() if self.seq in workers else None,
         )
-        self._idle = Idle(ports.clock, self._lifeline.poke if role.pool else unheeded)
+        self._idle = Idle(ports.clock, self._station.poke if role.pool else unheeded)
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
         self.tended = asyncio.Event()  # its first round of duties is done
         self.warmed = asyncio.Event()  # what its first attempts would have waited for is ready, or cannot be
@@ -239,13 +226,11 @@ class Worker:
         self._stopping: asyncio.Task[None] | None = None
         self.leaving = asyncio.Event()  # nothing more is taken; there is no way back
         self.hurried = asyncio.Event()  # stop at once
-        self._loops: list[asyncio.Task[None]] = []
-        self._mending: asyncio.Task[None] | None = None
 
     @property
     def seq(self) -> int:
         """Its number in the store; 0 before it has one."""
-        return self._member.row.seq
+        return self._station.seq
 
     def _capabilities(self) -> tuple[str, ...]:
         return tuple(filter(self._role.takes, self._registry.capabilities(self._role.capabilities)))
@@ -257,13 +242,8 @@ class Worker:
         self._database.introduce(introduced(self._role))
         await self._database.open()
         self._registry.warm_up()
-        try:
-            await self._known_routes.begin()  # what it adopts is registered with what it declares
-            await self._lifeline.open()  # first: a worker that cannot beat would be given up while it takes jobs
-            await to_the_end(self._register())
-        except BaseException:
-            await self._lifeline.stop()
-            raise
+        await self._known_routes.begin()  # what it adopts is registered with what it declares
+        await self._station.enter(self._register)
         for schedule in self._registry.schedules:
             await self._database.transact(put_schedule, schedule, next_tick)
         for layer in self._registry.layers:
@@ -271,13 +251,9 @@ class Worker:
         await self._known_routes.begin()
         self._watch.begin()
         await self._database.listen(self._hints.take)
-        self._lifeline.start(self._compose, self._on_beat)
-        loops = {"tick": self._tick, "poll": self._polling.run, "claim": self._claim, "duties": self._tend}
-        with unnoted():  # what handlers change is work
-            for name, loop in loops.items():
-                life = survive(loop, self.id, self._ports, longest_pause=self._settings.reconnect_cap.total_seconds())
-                self._loops.append(asyncio.create_task(life, name=f"{name} of {self.id}"))
-        self._loops.append(asyncio.create_task(attended(self._registry.layers, self._capabilities(), self.warmed)))
+        self._station.begin(self._compose, self._on_beat, tick=self._tick, claim=self._claim)
+        preparations = attended(self._registry.layers, self._capabilities(), self.warmed)
+        self._station.keep(preparations, f"warm-up of {self.id}")
 
     async def run(self, started: Callable[[], None] = unheeded, ready: Callable[[], None] = unheeded) -> None:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly.
@@ -309,7 +285,7 @@ class Worker:
         self.leaving.set()
         patience = self.grace if grace is None else grace
         self.telling.drains()
-        await as_far_as_possible(self.id, self._member.drain)
+        await self._station.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
                 pass
@@ -347,13 +323,9 @@ class Worker:
         return self._stopping is not None
 
     async def _leave(self) -> None:
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, *([self._mending] if self._mending else ()), return_exceptions=True)
-        await self._lifeline.stop()
-        await self._endings.close()
-        hand_back = partial(self._sweeper.expire, {self.seq})  # whatever is still held
-        await as_far_as_possible(self.id, self._duties.release, self._member.unregister, hand_back)
+        await self._station.halt()
+        await self._station.finish()
+        await self._station.leave(hand_back=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
@@ -363,8 +335,7 @@ class Worker:
 
     async def _register(self) -> None:
         who = registration(self.id, self._role, self._capabilities(), self._settings.concurrency)
-        who = who._replace(code=self._code, lines=self._taken())
-        await self._member.register(who, self._registry.routes(), presence_changed=self._lifeline.poke)
+        await self._station.register(who._replace(lines=self._taken()), self._registry.routes())
 
     def _taken(self) -> str:
         return self._slots.taken(self._registry.served_slots, self._attempts.hanging, self._watch.said())
@@ -372,9 +343,9 @@ class Worker:
     async def _register_again(self) -> None:
         """Its place is lost. If it was given up, what it still holds it may still end under its old number."""
         try:
-            standing = await self._member.judge()
+            standing = await self._station.judge()
             if standing.live:
-                self._lifeline.poke()
+                self._station.poke()
                 return
             if not standing.known:  # whatever was claimed under that number is no longer, or is another's
                 for holding in self.holdings.all():
@@ -388,11 +359,6 @@ class Worker:
             self._begin_to_stop()
         self._look.set()
 
-    def _mend(self, mending: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """One at a time: whatever makes it necessary shows again."""
-        if self._mending is None or self._mending.done():
-            self._mending = asyncio.create_task(mending())
-
     # Claiming
 
     async def _claim(self) -> None:
@@ -402,18 +368,18 @@ class Worker:
                     await self._work.wait()
             self._work.clear()
             async with self._claiming:
-                while not self.leaving.is_set() and self._member.linked:
+                while not self.leaving.is_set() and self._station.linked:
                     if self._has_unnamed:
                         await self._return_unnamed()
                     if not await self._claims.once(self.seq):
                         break
-                if self._claims.empty and self._member.linked and not len(self.holdings):
+                if self._claims.empty and self._station.linked and not len(self.holdings):
                     self._conclude()
 
     async def _return_unnamed(self) -> None:
         """Hand back the jobs of claims whose answers were lost. Whatever a claim took is known here, or was lost: none
         is under way now. What this worker has dropped itself is left to the sweep, which counts it."""
-        seq, incarnation, _ = self._member.row
+        seq, incarnation, _ = self._station.row
         known = [*self.holdings.named(), *self._dropped]
         limit = self._settings.batch
         returned = await self._database.transact(return_unnamed, seq, incarnation, known, limit=limit)
@@ -425,7 +391,7 @@ class Worker:
         """Nothing is held or claimable. A worker that leaves then first does what is due, and looks once more."""
         if self._role.until == "stopped":
             return
-        if self._polling.settled and self.tended.is_set():
+        if self._station.polling.settled and self.tended.is_set():
             self._quiet.set()
         else:
             self._look.set()
@@ -434,23 +400,23 @@ class Worker:
         """Free slots of a group, and more to have at hand while attempts are short."""
         if self._role.until == "one":
             return 1 - self._started
-        if self._endings.backlog > 2 * self._settings.batch:
+        if self._station.endings.backlog > 2 * self._settings.batch:
             return 0
         return self._slots[name].room(short=self._pace.short)
 
     def _accept(self, leases: list[Lease], sent_at: float, group: str) -> None:
         if not leases:
             return
-        self._duties.stirred = True
+        self._station.duties.stirred = True
         self._idle.clear()
         self._quiet.clear()
-        self._polling.settled = self._polling.settled and self._role.until == "stopped"
+        self._station.polling.settled = self._station.polling.settled and self._role.until == "stopped"
         fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self.leaving.is_set()
         for lease in leases:
             older = self.holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
                 self._lose(older)
-                self._mend(self._member.raise_epoch)
+                self._station.mend(self._station.raise_epoch)
                 continue  # nobody renews it, so it comes back, under another epoch
             self._started += 1
             holding = self.holdings.add(lease, sent_at, fence_at=fence_at, slots=group)
@@ -533,7 +499,7 @@ class Worker:
         definition = self._registry.definitions.get(holding.lease.kind)
         holding.awaited = not isinstance(outcome, Done) and self.awaited(holding.lease.id)
         written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
-        self._endings.put(holding.lease, written)
+        self._station.endings.put(holding.lease, written)
 
     def _hand_back(self, holding: Holding) -> None:
         """This worker goes away in the middle of an attempt."""
@@ -545,7 +511,7 @@ class Worker:
 
     def _release(self, holding: Holding) -> None:
         holding.ending = True
-        self._endings.put(holding.lease, release(holding.lease))
+        self._station.endings.put(holding.lease, release(holding.lease))
 
     def _drop(self, holding: Holding) -> None:
         self._dropped.append(holding.lease.held)
@@ -584,7 +550,7 @@ class Worker:
         """Show that the loop runs, and stop what may no longer be acted on."""
         while True:
             now = self._watch.tick()
-            if self._role.pool and self._member.forsaken and self._stopping is None:
+            if self._role.pool and self._station.forsaken and self._stopping is None:
                 self._begin_to_stop()
             for holding in self.holdings.all():
                 if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
@@ -603,20 +569,20 @@ class Worker:
         """On the lifeline's thread: what to renew, or None when the loop has stood still for a whole lease."""
         if self._ports.clock.monotonic() - self._watch.ticked > self._ttl:
             return None
-        ceiling, (seq, me) = microseconds(self._settings.lease_ceiling), self._member.said()
+        ceiling, (seq, me) = microseconds(self._settings.lease_ceiling), self._station.own_row()
         active, held = self._slots.running, self.holdings.named()
         me = me._replace(lines=self._taken(), idle_us=self._idle.tell_us())
         return Pulse(seq, active, held, self._ttl_us, ceiling, me)
 
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
-        self.telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
-        if (too_old := beat.oldest_code > self._code) and self._stopping is None:
-            self.telling.too_old(self._code, beat.oldest_code)
+        refused = self._station.is_refused(sent_at, beat)
+        if (too_old := beat.oldest_code > self._station.code) and self._stopping is None:
+            self.telling.too_old(self._station.code, beat.oldest_code)
         if beat.draining or too_old:  # someone asked for it in the store, or migrated it
             retired = self._role.pool and not too_old  # what such a worker may still have claimed it finishes
             self._begin_to_stop(self._settings.lease_ceiling.total_seconds() if retired else None)
-        if self._member.refused(sent_at, beat) and not self.leaving.is_set():
-            self._mend(self._register_again)
+        if refused and not self.leaving.is_set():
+            self._station.mend(self._register_again)
         if beat.registered and beat.leases > len(beat.renewed):  # a claim is under way, or its answer was lost
             self._has_unnamed = True
             self._work.set()
@@ -632,13 +598,8 @@ class Worker:
             if lost is not None and not lost.ending:
                 self._lose(lost)
 
-    async def _tend(self) -> None:
-        while True:
-            await self._duties.tend(self.seq)
-            if self._duties.taken:
-                self._look.set()  # for when a schedule is due
-            if not self.tended.is_set():
-                self.tended.set()
-                self._polling.settled = False
-                self._look.set()
-            await self._duties.pause()
+    def _on_tended(self) -> None:
+        if not self.tended.is_set():
+            self.tended.set()
+            self._station.polling.settled = False
+            self._look.set()
