@@ -22,9 +22,10 @@ async def _resize_by_an_earlier_look(tx: Transaction, terms: PoolTerms, *, ids: 
 class ForgetsToDrain(PoolWorker):
     """When its work is done it is idle again, and claims."""
 
-    def _rest(self) -> None:
-        super()._rest()
-        self.leaving.clear()
+    def _check_idle(self) -> None:
+        super()._check_idle()
+        if not len(self.holdings):
+            self.leaving.clear()
 
 
 def _employ_in_pools(make_worker: Callable[..., Worker]) -> Plant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -15,6 +15,7 @@ from holdfast.pools.keeper import Keeper, Kept
 from holdfast.pools.launchers import Exit, Place, StartedWorker
 from holdfast.pools.size import WorkerPool
 from holdfast.testing.virtual_time import VirtualLoop
+from holdfast.workers.claims import Claimed
 from holdfast.workers.worker import Worker
 from tests.simulation.audit import Violation
 from tests.simulation.cluster import Machine, Process, WorkerFactory
@@ -36,14 +37,15 @@ class PoolWorker(Worker):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.drained = False
-        once = self._claims.once
+        take = self._claims.take
 
-        async def claim(worker: int) -> bool:
+        async def claim(worker: int, room: Callable[[str], int]) -> AsyncIterator[Claimed]:
             if self.drained:
                 self.fail(Violation("a worker that drains claims nothing", f"{self.id} claims again"))
-            return await once(worker)
+            async for claimed in take(worker, room):
+                yield claimed
 
-        self._claims.once = claim  # type: ignore[method-assign]
+        self._claims.take = claim  # type: ignore[method-assign]
 
     async def _stop(self, grace: float | None) -> None:
         self.drained = True

@@ -55,8 +55,7 @@ class Claimer:
         self.routing.learn([route(JOBS, "a"), route(TOOLS, "b")])
         fake: Any = self
         ports = Ports(self.clock, Random(1))
-        room = self.slots.__getitem__
-        self.claims = Claiming(fake, ports, Settings(), self.routing, fake, room=room, accept=self._accept)
+        self.claims = Claiming(fake, ports, Settings(), self.routing, fake)
 
     async def transact(self, operation: Any, *args: Any) -> Any:
         if operation is heads:
@@ -70,13 +69,13 @@ class Claimer:
     def timed(self, *args: Any, **details: Any) -> None:
         """A claim was made."""
 
-    def _accept(self, leases: Any, sent_at: float, line: str) -> None:
-        self.slots[line] -= len(leases)
-        self.claimed.update(lease.route for lease in leases)
-
     async def claim(self) -> None:
-        while await self.claims.once(1):
-            pass
+        self.claims.again = True
+        while self.claims.again:
+            async for claimed in self.claims.take(1, self.slots.__getitem__):
+                taken: Any = claimed.leases
+                self.slots[claimed.slots] -= len(taken)
+                self.claimed.update(one.route for one in taken)
 
 
 async def test_a_full_line_does_not_keep_another_from_its_work() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -178,6 +179,14 @@ _TRIES = 3  # claims in a row, before those who hold what there is seem to take 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds
 
 
+class Claimed(NamedTuple):
+    """What one claim brought."""
+
+    leases: list[Lease]
+    sent_at: float  # this process's clock, before the claim was sent
+    slots: str  # the group that takes them
+
+
 class Claiming:
     def __init__(
         self,
@@ -186,22 +195,17 @@ class Claiming:
         settings: Settings,
         routing: Routing,
         telling: WorkerTelemetry,
-        *,
-        room: Callable[[str], int],
-        accept: Callable[[list[Lease], float, str], None],
     ) -> None:
-        """`room` says how many more a group of slots may take, `accept` is given what was claimed."""
         self._database = database
         self._ports = ports
         self._settings = settings
         self._routing = routing
         self._telling = telling
-        self._room = room
-        self._accept = accept
         self._probed_at = float("-inf")
         self._filled = False  # the last claim brought as many as it asked for: nobody has looked at the other routes
         self._seen_elsewhere = False
         self._fruitless = 0  # claims in a row that brought nothing though there is something: others hold it
+        self.again = False  # it is worth asking again at once
         self.full = False  # the last claim left something for want of room
         self.empty = False  # the last claim left nothing that this worker could have taken
 
@@ -209,38 +213,41 @@ class Claiming:
     def probed(self) -> bool:
         return self._probed_at > float("-inf")
 
-    async def once(self, worker: int) -> bool:
-        """Take what there is room for; True when it is worth asking again at once."""
-        self.empty = False
+    async def take(self, worker: int, room: Callable[[str], int]) -> AsyncIterator[Claimed]:
+        """Claim what there is room for; `room` says how many more a group of slots may take. Whatever one claim brings
+        is to be held before the next is made. Afterwards `again`, `full` and `empty` say what is left."""
+        self.again = self.empty = False
         if self._seen_elsewhere or self._is_probe_due():
             await self._probe()  # however busy the hot routes are, the others get their look
         self._filled = False
-        taken, open_turns = 0, self._open_turns()
+        taken, open_turns = 0, self._open_turns(room)
         for slots, operation, routes in open_turns:
-            room = min(self._room(slots), self._settings.batch)
-            if room <= 0:
+            n = min(room(slots), self._settings.batch)
+            if n <= 0:
                 continue
             sent_at = self._ports.clock.monotonic()
             ttl_us = microseconds(self._settings.lease_ttl)
             with urgent():
-                leases = await self._database.transact(operation, worker, routes, room, ttl_us)
+                leases = await self._database.transact(operation, worker, routes, n, ttl_us)
             self._telling.timed("claim.done", sent_at, worker, jobs=len(leases))
-            self._accept(leases, sent_at, slots)
+            if leases:
+                yield Claimed(leases, sent_at, slots)
             taken += len(leases)
-            self._filled = self._filled or len(leases) == room
+            self._filled = self._filled or len(leases) == n
         if self.full and not open_turns and self._routing.hot:
-            return False
+            return
         if self._filled:
-            return True
+            self.again = True
+            return
         await self._probe()
         self.empty = not self._routing.hot
-        waiting = self._open_turns()
+        waiting = self._open_turns(room)
         self._fruitless = self._fruitless + 1 if waiting and open_turns and not taken else 0
         if self._fruitless > _TRIES:
-            return False
+            return
         if self._fruitless:  # others hold what we saw: let them finish
             await self._ports.clock.sleep(0.002 + 0.004 * self._ports.random.random())
-        return bool(waiting)
+        self.again = bool(waiting)
 
     @property
     def pause(self) -> float | None:
@@ -258,10 +265,10 @@ class Claiming:
             return False
         return self._ports.clock.monotonic() - self._probed_at >= self._settings.poll_interval.total_seconds()
 
-    def _open_turns(self) -> list[Turn]:
+    def _open_turns(self, room: Callable[[str], int]) -> list[Turn]:
         """The hot routes of groups that have room; `full` when there are others."""
         turns = self._routing.turns()
-        roomy = [turn for turn in turns if self._room(turn[0]) > 0]
+        roomy = [turn for turn in turns if room(turn[0]) > 0]
         self.full = len(roomy) < len(turns)
         return roomy
 

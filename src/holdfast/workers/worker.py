@@ -30,7 +30,7 @@ from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze
 from holdfast.settings import Settings
 from holdfast.text import message_of, traceback_of
 from holdfast.workers.attempt import HANDLER, Attempts, Processes, called, ended_by, interrupted, outcome_of
-from holdfast.workers.claims import Claiming, Hints, KnownRoutes, Routing
+from holdfast.workers.claims import Claimed, Claiming, Hints, KnownRoutes, Routing
 from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.endings import as_written
 from holdfast.workers.holdings import Holding, Holdings, Stop
@@ -188,9 +188,7 @@ class Worker:
         self._attempts = Attempts(database, ports, settings, self._threads, processes, groups=registry.groups)
         self._tasks = AttemptTasks(self._attempt)
         self.telling = WorkerTelemetry(ports, self.id)
-        self._claims = Claiming(
-            database, ports, settings, self._routing, self.telling, room=self._room, accept=self._accept
-        )
+        self._claims = Claiming(database, ports, settings, self._routing, self.telling)
         self._watch = LoopWatch(ports.clock, settings, self.holdings, self.id, (Worker._attempt.__code__, HANDLER))
         self._work = asyncio.Event()  # there may be something to claim
         self._station = Station(
@@ -359,9 +357,11 @@ class Worker:
             self._begin_to_stop()
         self._look.set()
 
-    # Claiming
+    # The way of a job: `_claim` takes it, `_accept` holds it, `_attempt` runs it, `_end` hands its outcome in, and
+    # `_on_settled` hears that the store has it.
 
     async def _claim(self) -> None:
+        """Take what there is room for, whenever there may be something."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._claims.pause):
@@ -371,64 +371,36 @@ class Worker:
                 while not self.leaving.is_set() and self._station.linked:
                     if self._has_unnamed:
                         await self._return_unnamed()
-                    if not await self._claims.once(self.seq):
+                    async for claimed in self._claims.take(self.seq, self._room):
+                        self._accept(claimed)
+                        self._tasks.claimed(self._slots[claimed.slots])
+                    if not self._claims.again:
                         break
-                if self._claims.empty and self._station.linked and not len(self.holdings):
+                if self._role.until != "stopped" and self._claims.empty and self._station.linked:
                     self._conclude()
 
-    async def _return_unnamed(self) -> None:
-        """Hand back the jobs of claims whose answers were lost. Whatever a claim took is known here, or was lost: none
-        is under way now. What this worker has dropped itself is left to the sweep, which counts it."""
-        seq, incarnation, _ = self._station.row
-        known = [*self.holdings.named(), *self._dropped]
-        limit = self._settings.batch
-        returned = await self._database.transact(return_unnamed, seq, incarnation, known, limit=limit)
-        self._has_unnamed = returned == limit
-        if returned:
-            self.telling.returned(seq, returned)
-
-    def _conclude(self) -> None:
-        """Nothing is held or claimable. A worker that leaves then first does what is due, and looks once more."""
-        if self._role.until == "stopped":
-            return
-        if self._station.polling.settled and self.tended.is_set():
-            self._quiet.set()
-        else:
-            self._look.set()
-
-    def _room(self, name: str) -> int:
-        """Free slots of a group, and more to have at hand while attempts are short."""
-        if self._role.until == "one":
-            return 1 - self._started
-        if self._station.endings.backlog > 2 * self._settings.batch:
-            return 0
-        return self._slots[name].room(short=self._pace.short)
-
-    def _accept(self, leases: list[Lease], sent_at: float, group: str) -> None:
-        if not leases:
-            return
+    def _accept(self, claimed: Claimed) -> None:
+        """Hold what was claimed, so that it is renewed, and let it wait for a slot."""
         self._station.duties.stirred = True
         self._idle.clear()
         self._quiet.clear()
         self._station.polling.settled = self._station.polling.settled and self._role.until == "stopped"
-        fence_at, slots, leaving = self._fence(sent_at, sent_at), self._slots[group], self.leaving.is_set()
-        for lease in leases:
+        fence_at, leaving = self._fence(claimed.sent_at, claimed.sent_at), self.leaving.is_set()
+        for lease in claimed.leases:
             older = self.holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
                 self._lose(older)
                 self._station.mend(self._station.raise_epoch)
                 continue  # nobody renews it, so it comes back, under another epoch
             self._started += 1
-            holding = self.holdings.add(lease, sent_at, fence_at=fence_at, slots=group)
+            holding = self.holdings.add(lease, claimed.sent_at, fence_at=fence_at, slots=claimed.slots)
             if leaving:
                 self._release(holding)
             else:
-                slots.put(holding)
-        self._tasks.claimed(slots)
-
-    # Attempts
+                self._slots[claimed.slots].put(holding)
 
     async def _attempt(self, holding: Holding) -> None:
+        """Run a job that has a slot, and hand in how it ended."""
         holding.begun = True
         attempted.set(holding)
         begun = holding.began = self._ports.clock.monotonic()
@@ -470,6 +442,63 @@ class Worker:
             if self._claims.full:
                 self._work.set()
 
+    def _end(self, holding: Holding, outcome: Outcome) -> None:
+        """Hand an outcome in, for the next write."""
+        assert not isinstance(outcome, (Park, Settled))
+        holding.ending = True
+        definition = self._registry.definitions.get(holding.lease.kind)
+        holding.awaited = not isinstance(outcome, Done) and self.awaited(holding.lease.id)
+        written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
+        self._station.endings.put(holding.lease, written)
+
+    def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
+        """The store has the ending, and the job is in this state; None: the lease was lost."""
+        if (holding := self.holdings.forget(lease)) is None:
+            return
+        self.telling.settled(holding, ending, state)
+        if state == State.SCHEDULED:
+            self._look.set()  # for when it is due
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        """After something is no longer held: that may have been the last."""
+        if not len(self.holdings):
+            self._idle.set()
+            if self._role.until == "one":
+                self._quiet.set()
+            self._work.set()
+
+    # Beside that way: what a claim may bring, and attempts that end in another way
+
+    def _room(self, name: str) -> int:
+        """Free slots of a group, and more to have at hand while attempts are short."""
+        if self._role.until == "one":
+            return 1 - self._started
+        if self._station.endings.backlog > 2 * self._settings.batch:
+            return 0
+        return self._slots[name].room(short=self._pace.short)
+
+    async def _return_unnamed(self) -> None:
+        """Hand back the jobs of claims whose answers were lost. Whatever a claim took is known here, or was lost: none
+        is under way now. What this worker has dropped itself is left to the sweep, which counts it."""
+        seq, incarnation, _ = self._station.row
+        known = [*self.holdings.named(), *self._dropped]
+        limit = self._settings.batch
+        returned = await self._database.transact(return_unnamed, seq, incarnation, known, limit=limit)
+        self._has_unnamed = returned == limit
+        if returned:
+            self.telling.returned(seq, returned)
+
+    def _conclude(self) -> None:
+        """Nothing is claimable. A worker that holds nothing either, and leaves then, first does what is due and looks
+        once more."""
+        if len(self.holdings):
+            return
+        if self._station.polling.settled and self.tended.is_set():
+            self._quiet.set()
+        else:
+            self._look.set()
+
     async def _outcome(self, definition: Definition | None, holding: Holding, begun: float) -> Outcome | None:
         lease = holding.lease
         if not holding.may_start(begun):
@@ -493,14 +522,6 @@ class Worker:
             case "refused":
                 self._end(holding, Cancel("cancelled before it could wait"))
 
-    def _end(self, holding: Holding, outcome: Outcome) -> None:
-        assert not isinstance(outcome, (Park, Settled))
-        holding.ending = True
-        definition = self._registry.definitions.get(holding.lease.kind)
-        holding.awaited = not isinstance(outcome, Done) and self.awaited(holding.lease.id)
-        written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
-        self._station.endings.put(holding.lease, written)
-
     def _hand_back(self, holding: Holding) -> None:
         """This worker goes away in the middle of an attempt."""
         definition = self._registry.definitions.get(holding.lease.kind)
@@ -518,28 +539,11 @@ class Worker:
         self.telling.lost(holding)
         self._forget(holding)
 
-    def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
-        if (holding := self.holdings.forget(lease)) is None:
-            return
-        self.telling.settled(holding, ending, state)
-        if state == State.SCHEDULED:
-            self._look.set()  # for when it is due
-        if not len(self.holdings):
-            self._rest()
-
     def _forget(self, holding: Holding) -> None:
         self.holdings.forget(holding.lease)
-        if not len(self.holdings):
-            self._rest()
+        self._check_idle()
 
-    def _rest(self) -> None:
-        """Nothing is held any more."""
-        self._idle.set()
-        if self._role.until == "one":
-            self._quiet.set()
-        self._work.set()
-
-    # Ticking, heartbeats, duties
+    # Ticks, heartbeats and duties: until when a lease may be acted on
 
     def _fence(self, sent_at: float, claimed_at: float) -> float:
         """Until when a lease may be acted on, by when its claim and its last renewal were sent."""
