@@ -1,8 +1,8 @@
-"""Group commit: the plain enqueue calls of one event loop share their commits.
+"""Intake: how jobs and signals are taken in, and how callers wait for what becomes of them.
 
-One write is in flight. Calls that are made meanwhile travel together in the next one, by one statement. So a lonely
-caller waits for nothing, and a busy loop needs one commit for many calls, without a timer. Only calls that wait for
-nobody's lock may enter: one that does would hold up all the others.
+Who takes work in is an `Intake`: the store as one event loop of this process uses it (`Runtime`), or a transaction of
+the caller's (`CallersTransaction`). Both do it by `accept` and `accept_many`. Only the plain jobs of the first take
+another way: they share their commits (`Grouping`). While somebody listens, the app puts an `AnnouncedIntake` in front.
 """
 
 from __future__ import annotations
@@ -32,6 +32,318 @@ from holdfast.kernel.workers import absent_workers
 from holdfast.reasons import Reason
 from holdfast.settings import Settings
 from holdfast.workers.telemetry import sending, tell_enqueued
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Intake(Protocol):
+    """Who takes work in: the store as one event loop uses it, or a transaction of the caller's."""
+
+    settings: Settings
+    ports: Ports
+
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted: ...
+
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None: ...
+
+    async def signal(self, channel: str, payload: str, key: str | None) -> None: ...
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation of a layer above, as part of what is taken in here."""
+
+
+# Taking in: the operation that a job, a batch or a signal needs.
+
+
+# What one statement of enqueue_many carries. On its way to the server, and in it, a statement takes several times the
+# memory of its payloads; more of them at once would be no faster.
+_CHUNK = 1_000
+_CHUNK_BYTES = 8_388_608
+
+
+async def accept(
+    store: Transacting, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool
+) -> Accepted:
+    """Take one job in by the operation it needs, or find the job that is there in its place."""
+    if key is None and job.unique_key is None:
+        await store.transact(enqueue, [job], routes, notify=notify)
+        return Accepted(job.id, fresh=True)
+    return await store.transact(submit, job, routes, key=key, notify=notify)
+
+
+async def accept_many(store: Transacting, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:
+    """Take a batch in, all of it or nothing: by one statement, or by several in one transaction."""
+    parts = _cut(batch.payloads)
+    if len(parts) == 1:
+        await store.transact(enqueue_batch, batch, routes, notify=notify)
+    else:
+        await store.transact(_enqueue_parts, batch, parts, routes, notify=notify)
+
+
+async def _enqueue_parts(
+    tx: Transaction, batch: Batch, parts: Sequence[range], routes: Sequence[Route], *, notify: bool = True
+) -> int:
+    inserted = 0
+    for part in parts:
+        some = batch.part(part.start, len(part))
+        inserted += await enqueue_batch(tx, some, () if part.start else routes, notify=notify)
+    return inserted
+
+
+def _cut(payloads: Sequence[str]) -> list[range]:
+    """Which of them go in one statement: so many, or so many bytes; one that is larger goes alone."""
+    parts: list[range] = []
+    begin = size = 0
+    for place, payload in enumerate(payloads):
+        more = len(payload) if payload.isascii() else len(payload.encode())
+        if place - begin == _CHUNK or (place > begin and size + more > _CHUNK_BYTES):
+            parts.append(range(begin, place))
+            begin, size = place, 0
+        size += more
+    return [*parts, range(begin, len(payloads))]
+
+
+def signal_id(ports: Ports, channel: str, key: str | None) -> JobId:
+    return new_id(ports) if key is None else derived_id("signal", channel, key)
+
+
+# The store as one event loop of this process uses it: opened once, routes remembered, results awaited together.
+
+
+_ROUTE_SECONDS = 3600.0
+_FAMILY_LIMIT = 200
+_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
+
+
+class Runtime:
+    def __init__(self, database: Database, settings: Settings, ports: Ports, queues: Mapping[str, Queue]) -> None:
+        self.database = database
+        self.settings = settings
+        self.ports = ports
+        # For tasks that serve every caller: they must not run, or end, in the context of the first.
+        with unbound():
+            self.context = copy_context()
+        self._queues = queues
+        self._written: dict[int, float] = {}
+        self._introducing: dict[int, asyncio.Event] = {}  # routes that a call is writing
+        self._grouping = Grouping(database, ports, settings.store_patience.total_seconds())
+        self.starting = asyncio.Lock()  # held by the call that starts this loop's embedded worker
+        self._opened = False
+        self._opening: asyncio.Event | None = None  # set when the call that opens the store has ended
+        self._awaited: dict[JobId, list[asyncio.Future[EndedJob]]] = {}
+        self._callers: Counter[JobId] = Counter()  # that wait for a job, by whatever means
+        self._looking: asyncio.Task[None] | None = None
+        self._new_interest = asyncio.Event()
+        self._slow = SlowWaits(ports, "job", self._why)
+
+    async def open(self) -> None:
+        """One call opens the store. All that wait for it continue together, so that they can share a commit."""
+        while not self._opened:
+            if self._opening is not None:
+                await self._opening.wait()
+                continue
+            self._opening = over = asyncio.Event()
+            try:
+                with unbound():
+                    await self._open()
+                self._opened = True
+            finally:
+                self._opening = None
+                over.set()
+
+    async def _open(self) -> None:
+        await self.database.open()
+        for name, queue in self._queues.items():
+            await self.database.transact(
+                set_queue,
+                name,
+                on_orphan=queue.on_orphan,
+                fair=queue.fair,
+                keep_us=queue.keep_us,
+                keep_jobs=queue.keep_jobs,
+                lost_counts=queue.lost_counts,
+            )
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._slow.close()
+        self._give_up(StoreUnavailable("the app was closed while you waited for this result."))
+        await self._grouping.close()
+        await self.database.close()
+        self._opened = False
+
+    # What is taken in
+
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
+        if not self._opened:
+            await self.open()
+        joins = key is None and may_join(job) and bounds_now() is None
+        routes = self._unwritten([route])
+        if joins and routes and (first := self._introducing.get(route.id)):
+            await first.wait()  # of several first calls one writes the route
+            routes = self._unwritten([route])
+        if joins and not routes:
+            await self._grouping.enqueue(job, notify=notify)
+            return Accepted(job.id, fresh=True)
+        with self._introduction(routes):
+            accepted = await accept(self.database, job, routes, key=key, notify=notify)
+            self._remember(routes)
+        return accepted
+
+    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
+        await self.open()
+        routes = self._unwritten([route])
+        await accept_many(self.database, batch, routes, notify=notify)
+        self._remember(routes)
+
+    async def signal(self, channel: str, payload: str, key: str | None) -> None:
+        await self.open()
+        await self.database.transact(waiting.signal, signal_id(self.ports, channel, key), channel, payload)
+
+    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation of a layer above, as part of what is taken in here."""
+        await self.open()
+        return await self.database.transact(operation, *args, **kwargs)
+
+    def _unwritten(self, routes: Collection[Route]) -> list[Route]:
+        """Routes this process has not written within the hour; workers learn of routes from the table."""
+        now = self.ports.clock.monotonic()
+        fresh = [r for r in routes if now - self._written.get(r.id, float("-inf")) > _ROUTE_SECONDS]
+        return sorted(fresh)
+
+    @contextlib.contextmanager
+    def _introduction(self, routes: Collection[Route]) -> Iterator[None]:
+        """Around a call that writes routes, whether it succeeds or not."""
+        mine = {route.id: asyncio.Event() for route in routes if route.id not in self._introducing}
+        self._introducing.update(mine)
+        try:
+            yield
+        finally:
+            for id, over in mine.items():
+                del self._introducing[id]
+                over.set()
+
+    def _remember(self, routes: Collection[Route]) -> None:
+        for route in routes:
+            self._written[route.id] = self.ports.clock.monotonic()
+
+    # What is asked and cancelled
+
+    async def find(self, id: JobId) -> JobRow:
+        await self.open()
+        return await self.database.transact(queries.find_job, id)
+
+    async def absent_workers(self) -> set[int]:
+        """Live workers whose presence is gone now, for lists of workers and for `why`."""
+        await self.open()
+        return await absent_workers(self.database)
+
+    async def cancel(self, id: JobId, reason: str) -> str:
+        await self.open()
+        state = await self.database.transact(cancel, id, reason=reason)
+        while await self.database.transact(cancel_family, limit=_FAMILY_LIMIT):
+            pass
+        return state
+
+    async def cancel_many(self, wanted: CancelFilter, reason: str) -> AsyncIterator[Cancelled]:
+        await self.open()
+        async for done in cancel_many(self.database, wanted, reason=reason):
+            yield done
+
+    # Waiting for results
+
+    async def expect(self, id: JobId, limit: float | None) -> None:
+        """Somebody is about to wait for this job, for so many seconds. Nothing to do here; a lab runs it."""
+
+    def is_awaited(self, id: JobId) -> bool:
+        """Whether a caller on this loop waits for the job, and so learns how it ended."""
+        return id in self._callers
+
+    @contextlib.contextmanager
+    def awaiting(self, id: JobId) -> Iterator[None]:
+        """Around a wait for a job, from the first question on."""
+        self._callers[id] += 1
+        try:
+            yield
+        finally:
+            self._callers[id] -= 1
+            if not self._callers[id]:
+                del self._callers[id]
+
+    async def wait(self, id: JobId, limit: float | None) -> EndedJob:
+        """Until the job has ended. All waits of this process share one query."""
+        with self.awaiting(id):
+            return await self._wait(id, limit)
+
+    async def _wait(self, id: JobId, limit: float | None) -> EndedJob:
+        await self.expect(id, limit)
+        await self.find(id)
+        waiter: asyncio.Future[EndedJob] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(id, []).append(waiter)
+        self._slow.begin(waiter, id)
+        self._new_interest.set()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="results", context=self.context)
+        try:
+            async with asyncio.timeout(limit):
+                return await waiter
+        except TimeoutError:
+            raise ResultTimeout(f"job {id} has not ended within {limit} s; it continues, so ask again.") from None
+        finally:
+            self._slow.end(waiter)
+            self._lose_interest(id, waiter)
+
+    async def _look(self) -> None:
+        pause = _FIRST_LOOK
+        while self._awaited:
+            if self._new_interest.is_set():
+                self._new_interest.clear()
+                pause = _FIRST_LOOK
+            try:
+                ended = await self.database.transact(queries.find_ended, list(self._awaited))
+            except Unavailable as problem:
+                self.ports.try_again(problem)
+                ended = []
+            except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
+                self._give_up(problem)
+                return
+            for job in ended:
+                for waiter in self._awaited.pop(job.id, []):
+                    if not waiter.done():
+                        waiter.set_result(job)
+                pause = _FIRST_LOOK
+            self._slow.look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._new_interest.wait()
+            pause = min(pause * 1.3, _LAST_LOOK)
+
+    async def _why(self, id: str) -> Sequence[Reason]:
+        return await self.database.transact(why, JobId(id), absent=await self.absent_workers())
+
+    def _give_up(self, problem: Exception) -> None:
+        for waiter in [waiter for waiters in self._awaited.values() for waiter in waiters]:
+            if not waiter.done():
+                waiter.set_exception(problem)
+        self._awaited.clear()
+
+    def _lose_interest(self, id: JobId, waiter: asyncio.Future[EndedJob]) -> None:
+        others = [other for other in self._awaited.get(id, []) if other is not waiter]
+        if others:
+            self._awaited[id] = others
+        else:
+            self._awaited.pop(id, None)
+
+
+# Group commit: the plain enqueue calls of one event loop share their commits.
+#
+# One write is in flight. Calls that are made meanwhile travel together in the next one, by one statement. So a lonely
+# caller waits for nothing, and a busy loop needs one commit for many calls, without a timer. Only calls that wait for
+# nobody's lock may enter: one that does would hold up all the others.
+
 
 MOST_CALLS = 200  # in one statement; more gains little, and the first of them waits for the last
 MOST_TEXT = 1 << 20  # characters of payload and metadata in one statement, unless a single call has more
@@ -157,302 +469,9 @@ def _fail(calls: Iterable[GroupedCall], problem: Unavailable) -> None:
             call.answer.set_exception(mine)
 
 
-# The store as one event loop of this process uses it: opened once, routes remembered, results awaited together.
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_ROUTE_SECONDS = 3600.0
-# What one statement of enqueue_many carries. On its way to the server, and in it, a statement takes several times the
-# memory of its payloads; more of them at once would be no faster.
-_CHUNK = 1_000
-_CHUNK_BYTES = 8_388_608
-_FAMILY_LIMIT = 200
-_FIRST_LOOK, _LAST_LOOK = 0.01, 0.5
-
-
-class Runtime:
-    def __init__(self, database: Database, settings: Settings, ports: Ports, queues: Mapping[str, Queue]) -> None:
-        self.database = database
-        self.settings = settings
-        self.ports = ports
-        # For tasks that serve every caller: they must not run, or end, in the context of the first.
-        with unbound():
-            self.context = copy_context()
-        self._queues = queues
-        self._written: dict[int, float] = {}
-        self._introducing: dict[int, asyncio.Event] = {}  # routes that a call is writing
-        self._grouping = Grouping(database, ports, settings.store_patience.total_seconds())
-        self.starting = asyncio.Lock()  # held by the call that starts this loop's embedded worker
-        self._opened = False
-        self._opening: asyncio.Event | None = None  # set when the call that opens the store has ended
-        self._awaited: dict[JobId, list[asyncio.Future[EndedJob]]] = {}
-        self._callers: Counter[JobId] = Counter()  # that wait for a job, by whatever means
-        self._looking: asyncio.Task[None] | None = None
-        self._new_interest = asyncio.Event()
-        self._slow = SlowWaits(ports, "job", self._why)
-
-    async def open(self) -> None:
-        """One call opens the store. All that wait for it continue together, so that they can share a commit."""
-        while not self._opened:
-            if self._opening is not None:
-                await self._opening.wait()
-                continue
-            self._opening = over = asyncio.Event()
-            try:
-                with unbound():
-                    await self._open()
-                self._opened = True
-            finally:
-                self._opening = None
-                over.set()
-
-    async def _open(self) -> None:
-        await self.database.open()
-        for name, queue in self._queues.items():
-            await self.database.transact(
-                set_queue,
-                name,
-                on_orphan=queue.on_orphan,
-                fair=queue.fair,
-                keep_us=queue.keep_us,
-                keep_jobs=queue.keep_jobs,
-                lost_counts=queue.lost_counts,
-            )
-
-    async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        await self._slow.close()
-        self._give_up(StoreUnavailable("the app was closed while you waited for this result."))
-        await self._grouping.close()
-        await self.database.close()
-        self._opened = False
-
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
-        if not self._opened:
-            await self.open()
-        joins = key is None and may_join(job) and bounds_now() is None
-        routes = self._unwritten([route])
-        if joins and routes and (first := self._introducing.get(route.id)):
-            await first.wait()  # of several first calls one writes the route
-            routes = self._unwritten([route])
-        if joins and not routes:
-            await self._grouping.enqueue(job, notify=notify)
-            return Accepted(job.id, fresh=True)
-        with self._introduction(routes):
-            accepted = await accept(self.database, job, routes, key=key, notify=notify)
-            self._remember(routes)
-        return accepted
-
-    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
-        await self.open()
-        routes = self._unwritten([route])
-        await accept_many(self.database, batch, routes, notify=notify)
-        self._remember(routes)
-
-    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an operation of a layer above, as part of what is taken in here."""
-        await self.open()
-        return await self.database.transact(operation, *args, **kwargs)
-
-    async def absent_workers(self) -> set[int]:
-        """Live workers whose presence is gone now, for lists of workers and for `why`."""
-        await self.open()
-        return await absent_workers(self.database)
-
-    async def cancel(self, id: JobId, reason: str) -> str:
-        await self.open()
-        state = await self.database.transact(cancel, id, reason=reason)
-        while await self.database.transact(cancel_family, limit=_FAMILY_LIMIT):
-            pass
-        return state
-
-    async def cancel_many(self, wanted: CancelFilter, reason: str) -> AsyncIterator[Cancelled]:
-        await self.open()
-        async for done in cancel_many(self.database, wanted, reason=reason):
-            yield done
-
-    async def signal(self, channel: str, payload: str, key: str | None) -> None:
-        await self.open()
-        await self.database.transact(waiting.signal, signal_id(self.ports, channel, key), channel, payload)
-
-    async def find(self, id: JobId) -> JobRow:
-        await self.open()
-        return await self.database.transact(queries.find_job, id)
-
-    async def expect(self, id: JobId, limit: float | None) -> None:
-        """Somebody is about to wait for this job, for so many seconds. Nothing to do here; a lab runs it."""
-
-    def is_awaited(self, id: JobId) -> bool:
-        """Whether a caller on this loop waits for the job, and so learns how it ended."""
-        return id in self._callers
-
-    @contextlib.contextmanager
-    def awaiting(self, id: JobId) -> Iterator[None]:
-        """Around a wait for a job, from the first question on."""
-        self._callers[id] += 1
-        try:
-            yield
-        finally:
-            self._callers[id] -= 1
-            if not self._callers[id]:
-                del self._callers[id]
-
-    async def wait(self, id: JobId, limit: float | None) -> EndedJob:
-        """Until the job has ended. All waits of this process share one query."""
-        with self.awaiting(id):
-            return await self._wait(id, limit)
-
-    async def _wait(self, id: JobId, limit: float | None) -> EndedJob:
-        await self.expect(id, limit)
-        await self.find(id)
-        waiter: asyncio.Future[EndedJob] = asyncio.get_running_loop().create_future()
-        self._awaited.setdefault(id, []).append(waiter)
-        self._slow.begin(waiter, id)
-        self._new_interest.set()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="results", context=self.context)
-        try:
-            async with asyncio.timeout(limit):
-                return await waiter
-        except TimeoutError:
-            raise ResultTimeout(f"job {id} has not ended within {limit} s; it continues, so ask again.") from None
-        finally:
-            self._slow.end(waiter)
-            self._lose_interest(id, waiter)
-
-    async def _look(self) -> None:
-        pause = _FIRST_LOOK
-        while self._awaited:
-            if self._new_interest.is_set():
-                self._new_interest.clear()
-                pause = _FIRST_LOOK
-            try:
-                ended = await self.database.transact(queries.find_ended, list(self._awaited))
-            except Unavailable as problem:
-                self.ports.try_again(problem)
-                ended = []
-            except Exception as problem:  # noqa: BLE001  the waiting caller must get the error, whatever it is
-                self._give_up(problem)
-                return
-            for job in ended:
-                for waiter in self._awaited.pop(job.id, []):
-                    if not waiter.done():
-                        waiter.set_result(job)
-                pause = _FIRST_LOOK
-            self._slow.look()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._new_interest.wait()
-            pause = min(pause * 1.3, _LAST_LOOK)
-
-    async def _why(self, id: str) -> Sequence[Reason]:
-        return await self.database.transact(why, JobId(id), absent=await self.absent_workers())
-
-    def _give_up(self, problem: Exception) -> None:
-        for waiter in [waiter for waiters in self._awaited.values() for waiter in waiters]:
-            if not waiter.done():
-                waiter.set_exception(problem)
-        self._awaited.clear()
-
-    def _lose_interest(self, id: JobId, waiter: asyncio.Future[EndedJob]) -> None:
-        others = [other for other in self._awaited.get(id, []) if other is not waiter]
-        if others:
-            self._awaited[id] = others
-        else:
-            self._awaited.pop(id, None)
-
-    def _unwritten(self, routes: Collection[Route]) -> list[Route]:
-        """Routes this process has not written within the hour; workers learn of routes from the table."""
-        now = self.ports.clock.monotonic()
-        fresh = [r for r in routes if now - self._written.get(r.id, float("-inf")) > _ROUTE_SECONDS]
-        return sorted(fresh)
-
-    @contextlib.contextmanager
-    def _introduction(self, routes: Collection[Route]) -> Iterator[None]:
-        """Around a call that writes routes, whether it succeeds or not."""
-        mine = {route.id: asyncio.Event() for route in routes if route.id not in self._introducing}
-        self._introducing.update(mine)
-        try:
-            yield
-        finally:
-            for id, over in mine.items():
-                del self._introducing[id]
-                over.set()
-
-    def _remember(self, routes: Collection[Route]) -> None:
-        for route in routes:
-            self._written[route.id] = self.ports.clock.monotonic()
-
-
-async def accept(
-    store: Transacting, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool
-) -> Accepted:
-    """Take one job in by the operation it needs, or find the job that is there in its place."""
-    if key is None and job.unique_key is None:
-        await store.transact(enqueue, [job], routes, notify=notify)
-        return Accepted(job.id, fresh=True)
-    return await store.transact(submit, job, routes, key=key, notify=notify)
-
-
-async def accept_many(store: Transacting, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:
-    """Take a batch in, all of it or nothing: by one statement, or by several in one transaction."""
-    parts = _cut(batch.payloads)
-    if len(parts) == 1:
-        await store.transact(enqueue_batch, batch, routes, notify=notify)
-    else:
-        await store.transact(_enqueue_parts, batch, parts, routes, notify=notify)
-
-
-async def _enqueue_parts(
-    tx: Transaction, batch: Batch, parts: Sequence[range], routes: Sequence[Route], *, notify: bool = True
-) -> int:
-    inserted = 0
-    for part in parts:
-        some = batch.part(part.start, len(part))
-        inserted += await enqueue_batch(tx, some, () if part.start else routes, notify=notify)
-    return inserted
-
-
-def _cut(payloads: Sequence[str]) -> list[range]:
-    """Which of them go in one statement: so many, or so many bytes; one that is larger goes alone."""
-    parts: list[range] = []
-    begin = size = 0
-    for place, payload in enumerate(payloads):
-        more = len(payload) if payload.isascii() else len(payload.encode())
-        if place - begin == _CHUNK or (place > begin and size + more > _CHUNK_BYTES):
-            parts.append(range(begin, place))
-            begin, size = place, 0
-        size += more
-    return [*parts, range(begin, len(payloads))]
-
-
-def signal_id(ports: Ports, channel: str, key: str | None) -> JobId:
-    return new_id(ports) if key is None else derived_id("signal", channel, key)
-
-
 # The caller's own transaction: jobs and signals that are there once it commits, and never were if it does not.
 #
 # Routes are written every time and never remembered: a rollback takes them away again.
-
-
-class Intake(Protocol):
-    """Who takes work in: the store as one event loop uses it, or a transaction of the caller's."""
-
-    settings: Settings
-    ports: Ports
-
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted: ...
-
-    async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None: ...
-
-    async def signal(self, channel: str, payload: str, key: str | None) -> None: ...
-
-    async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an operation of a layer above, as part of what is taken in here."""
 
 
 class CallersTransaction:
@@ -476,7 +495,7 @@ class CallersTransaction:
         await self._lent.transact(waiting.signal, signal_id(self.ports, channel, key), channel, payload)
 
 
-# An intake that reports its jobs to listeners. The app uses it only while there are any.
+# Reports of what is taken in, for listeners. The app asks for them only while there are any.
 
 
 class AnnouncedIntake:
