@@ -19,7 +19,7 @@ from holdfast.http.app import framework
 from holdfast.http.live import responses
 from holdfast.http.live.live import Live
 from holdfast.http.security.gate import Gate, WebOptions
-from holdfast.kernel.bounds import Bounds, bound
+from holdfast.kernel.database import Bounds, bound
 from tests.http.browser import request
 from tests.http.conftest import Serve
 from tests.http.test_access import expire

@@ -16,7 +16,7 @@ from holdfast.app import core_of
 from holdfast.errors import StoreUnfit, UsageError
 from holdfast.http.api.seen import Sight
 from holdfast.kernel import row_security
-from holdfast.kernel.bounds import Bounds, bound
+from holdfast.kernel.database import Bounds, bound
 from holdfast.kernel.drivers import connect
 from tests.http.client import Client
 from tests.http.planted import ask, count_runs, plant

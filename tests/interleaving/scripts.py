@@ -28,8 +28,8 @@ from holdfast.resp.client import from_table
 from holdfast.resp.options import RespOptions
 from holdfast.resp.records import Epoch
 from holdfast.resp.server import RespServer, keep
-from holdfast.workers.holdings import Stop
 from holdfast.workers.lifeline import Pulse
+from holdfast.workers.slots import Stop
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.worker import Worker
 from tests.interleaving.edits import Edit, respell

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
-from holdfast.kernel.database import Transaction
-from holdfast.kernel.hints import Announcement
+from holdfast.kernel.database import Announcement, Transaction
 from holdfast.kernel.sql import Exec, Many, One, Statement
 
 T = TypeVar("T", bound=tuple[Any, ...])

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.clock import Ports
 from holdfast.kernel.claim import MOST_ROUTES, Look, looked_note, read_note
-from holdfast.kernel.hints import merged
+from holdfast.kernel.database import merged
 from holdfast.settings import Settings
 from holdfast.workers.poll import Crowd
 

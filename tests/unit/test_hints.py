@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.kernel.hints import LARGEST, merged, route_note
+from holdfast.kernel.database import LARGEST, merged, route_note
 
 
 def test_names_of_one_subject_go_in_one_note() -> None:

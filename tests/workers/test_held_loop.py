@@ -20,8 +20,8 @@ from holdfast.kernel.doctor import examine
 from holdfast.settings import Settings
 from holdfast.testing import Script, call, say
 from holdfast.values.workers import LoopHeld
-from holdfast.workers.holdings import Holdings
 from holdfast.workers.loop_watch import LoopWatch
+from holdfast.workers.slots import Holdings
 from tests.conftest import Place
 from tests.support.apps import PATIENCE, eventually, settings_with, the_worker
 

@@ -27,8 +27,8 @@ from holdfast.kernel.rows import Lease
 from holdfast.outcomes import Done, Fail, Outcome, Park, TryAgain
 from holdfast.workers.attempt import Attempts
 from holdfast.workers.definitions import Definition
-from holdfast.workers.holdings import Holding
 from holdfast.workers.isolation.pool import ProcessPool
+from holdfast.workers.slots import Holding
 from tests.support.apps import attempts, eventually, in_state, outcomes, settings_with
 from tests.support.stores import Store, sqlite_store
 from tests.workers import isolated_functions as functions

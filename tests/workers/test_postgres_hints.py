@@ -12,9 +12,8 @@ from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.client.jobs import JobFunction
 from holdfast.clock import Ports
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Announcement, Transaction
 from holdfast.kernel.drivers.postgres import PostgresDatabase
-from holdfast.kernel.hints import Announcement
 from holdfast.kernel.routes import route_for
 from holdfast.settings import Settings
 from tests.support.apps import working

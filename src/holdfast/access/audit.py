@@ -21,8 +21,7 @@ from holdfast.client.core import Core
 from holdfast.client.handles import View
 from holdfast.errors import HoldfastError
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import unbound
-from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.database import Transaction, reading, unbound
 from holdfast.observe import unnoted
 from holdfast.validation import MOST
 from holdfast.values import Page, Stored, page_of, place, value_of

@@ -35,11 +35,10 @@ from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
 from holdfast.workers.endings import as_written
-from holdfast.workers.holdings import Holding
 from holdfast.workers.lifeline import Lifeline, Pulse
 from holdfast.workers.role import Role
-from holdfast.workers.station import Station, registration
-from holdfast.workers.survival import as_far_as_possible
+from holdfast.workers.slots import Holding
+from holdfast.workers.station import Station, as_far_as_possible, registration
 from holdfast.workers.telemetry import WorkerTelemetry
 
 log = logging.getLogger("holdfast.broker")

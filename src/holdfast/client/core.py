@@ -20,8 +20,7 @@ from holdfast.client.queues import Queue
 from holdfast.clock import Ports
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import unbound
-from holdfast.kernel.database import Database
+from holdfast.kernel.database import Database, unbound
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.lent import lend
 from holdfast.kernel.ids import JobId
@@ -30,10 +29,9 @@ from holdfast.kernel.why import why
 from holdfast.observe import Recorder
 from holdfast.reasons import Reason
 from holdfast.settings import Settings
-from holdfast.text import plural
-from holdfast.threads import LoopThread, StopNotice, jobs_awaited, refuse_on_a_loop
-from holdfast.workers.definitions import Registry
-from holdfast.workers.isolation.pool import ProcessPool, require_outside
+from holdfast.threads import LoopThread, refuse_on_a_loop
+from holdfast.workers.definitions import Registry, require_outside
+from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.role import Role
 from holdfast.workers.survival import first_of
 from holdfast.workers.worker import Worker

@@ -20,9 +20,8 @@ from holdfast.client.results import SlowWaits
 from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import queries, waiting
-from holdfast.kernel.bounds import bounds_now, unbound
 from holdfast.kernel.cancel import CancelFilter, Cancelled, cancel, cancel_family, cancel_many
-from holdfast.kernel.database import Database, Operation, Transacting, Transaction
+from holdfast.kernel.database import Database, Operation, Transacting, Transaction, bounds_now, unbound
 from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue

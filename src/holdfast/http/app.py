@@ -55,7 +55,7 @@ from holdfast.http.security.checks import BODY, BROWSER_HEADERS, Denied, absent,
 from holdfast.http.security.checks import HEADERS as MOST_HEADERS
 from holdfast.http.security.gate import Gate, WebOptions, Who, address_of, check_texts, gate_of, short_body
 from holdfast.http.security.roles import METRICS, TABLE
-from holdfast.kernel.bounds import READS, bound
+from holdfast.kernel.database import READS, bound
 from holdfast.observe import unnoted
 
 # Every noun of the API. A new noun is a module, and a line here.

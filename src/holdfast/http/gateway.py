@@ -32,7 +32,7 @@ from holdfast.http.live.responses import SLOWEST_SEND, WatchedStream
 from holdfast.http.security.checks import Denied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
-from holdfast.kernel.bounds import Bounds, bound
+from holdfast.kernel.database import Bounds, bound
 from holdfast.observe import unnoted
 from holdfast.text import shown
 

@@ -13,8 +13,8 @@ from typing import assert_never
 
 from holdfast import durations
 from holdfast.kernel import codec
-from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.families import hint, lock_anchors, settle
+from holdfast.kernel.database import Transaction, hint, reading, single
+from holdfast.kernel.families import lock_anchors, settle
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ended, Ending, Lease, UnnamedLease
 from holdfast.kernel.sql import Alike

@@ -1,4 +1,4 @@
-"""What the kernel asks of a database: run an operation in a transaction, and pass hints on.
+"""What the kernel asks of a database: run an operation in a transaction, within its bounds, and pass hints on.
 
 An operation is an async function whose first argument is a `Transaction`. It awaits nothing else and has no
 outside effect, so a driver may run it again from the start, run it on another thread, or commit it together
@@ -7,10 +7,11 @@ with others.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from holdfast.kernel.hints import Announcement
 from holdfast.kernel.rows import Ended, Moved
 from holdfast.kernel.sql import Dialect, Exec, Many, One
 
@@ -71,6 +72,13 @@ class Owner(Protocol):
         raises undoes it."""
 
 
+class Announcement(NamedTuple):
+    """What outside listeners read: words on their channel."""
+
+    channel: str
+    payload: str
+
+
 class Transaction(Protocol):
     @property
     def layers(self) -> Sequence[Owner]:
@@ -87,7 +95,7 @@ class Transaction(Protocol):
     async def run(self, statement: Exec, /, **parameters: object) -> None: ...
 
     async def hint(self, note: str) -> None:
-        """Send a wake-up once this has committed; a rollback sends none. See `kernel.hints`."""
+        """Send a wake-up once this has committed; a rollback sends none. See the hints below."""
 
     async def announce(self, notes: Sequence[Announcement]) -> None:
         """Tell listeners outside once this has committed, in this order; where the database has none, nobody."""
@@ -231,3 +239,113 @@ def is_reading(operation: object) -> bool:
 
 def is_short(operation: object) -> bool:
     return getattr(operation, "short", False)
+
+
+# Bounds: what the code that runs now may do in the store, whatever operation it asks for.
+#
+# The web sets them around a request, and drivers keep them. Reads go over connections of their own, which change
+# nothing and end a query that takes too long. What belongs to a tenant is read and changed under row security, where
+# that is on. A task inherits the bounds of the code that starts it, so a task that serves others too is started
+# `unbound`.
+#
+# What a worker does for all of its jobs is `urgent`: it must not wait for a connection behind calls that wait for
+# locks.
+
+
+class Bounds(NamedTuple):
+    """`reads`: nothing may be changed, and no query may take long. `tenant`: whose rows there are; None: all."""
+
+    reads: bool
+    tenant: str | None = None
+
+
+READS = Bounds(reads=True)
+_urgent: ContextVar[bool] = ContextVar("holdfast_urgent", default=False)
+_current: ContextVar[Bounds | None] = ContextVar("holdfast_bounds", default=None)
+
+
+def bounds_now() -> Bounds | None:
+    return _current.get()
+
+
+@contextmanager
+def bound(bounds: Bounds | None) -> Iterator[None]:
+    """Around code that must keep within these bounds."""
+    before = _current.set(bounds)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+@contextmanager
+def urgent(*, when: bool = True) -> Iterator[None]:
+    """Around one call of a worker's own that takes no time and waits for nobody's lock. It starts no task."""
+    before = _urgent.set(when)
+    try:
+        yield
+    finally:
+        _urgent.reset(before)
+
+
+def is_urgent() -> bool:
+    return _urgent.get()
+
+
+def unbound() -> AbstractContextManager[None]:
+    """Around what the process does for itself while it serves a request."""
+    return bound(None)
+
+
+# Hints: words that make a worker or a caller look sooner, sent after the commit that caused them. Any may be lost.
+#
+# A hint is a subject and names: `route 1,2,3` (something may be claimable there), `cancel 4,5` (these workers should
+# renew now), `looked …` (somebody looked at the store for everybody: `kernel.claim`). `look` names nothing and is for
+# everybody. Layers have words of their own, which their readers understand.
+
+
+LOOK = "look"
+WORDS = frozenset({LOOK, "looked", "route", "cancel"})  # a layer's words are others
+EVERY = "*"  # in place of names that would be too many
+LARGEST = 7_900  # bytes; a NOTIFY carries 8,000
+
+
+async def hint(tx: Transaction, routes: Iterable[int]) -> None:
+    """Wake the workers that serve these routes, when this transaction commits."""
+    if note := route_note(routes):
+        await tx.hint(note)
+
+
+def route_note(routes: Iterable[int]) -> str:
+    """The hint for work on these routes; "" when there are none."""
+    listed = ",".join(str(route) for route in sorted(set(routes)))
+    return f"route {listed}" if listed else ""
+
+
+def merged(notes: Iterable[str], largest: int = LARGEST) -> list[str]:
+    """The same hints in as few notes as they fit into, each no larger than that; subjects stay in their order."""
+    named: dict[str, set[str]] = {}
+    for note in notes:
+        subject, _, names = note.partition(" ")
+        named.setdefault(subject, set()).update(names.split(",") if names else ())
+    return list(dict.fromkeys(note for subject, names in named.items() for note in _cut(subject, names, largest)))
+
+
+def _cut(subject: str, names: set[str], largest: int) -> Iterator[str]:
+    if EVERY in names:
+        names = {EVERY}
+    size, part = len(subject.encode()), list[str]()
+    if not names:
+        yield subject if size <= largest else LOOK
+    begun = size
+    for name in sorted(names):
+        more = 1 + len(name.encode())
+        if part and size + more > largest:
+            yield f"{subject} {','.join(part)}"
+            size, part = begun, []
+        if size + more > largest:
+            yield LOOK
+            continue
+        size, part = size + more, [*part, name]
+    if part:
+        yield f"{subject} {','.join(part)}"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from holdfast.errors import ChildNotUnique, IdempotencyConflict, NotFound, ParentCancelled, StoreBusy, StoreRefused
 from holdfast.kernel import leases
 from holdfast.kernel.codec import digest
-from holdfast.kernel.database import Transaction, single
-from holdfast.kernel.families import hint, lock_anchors
+from holdfast.kernel.database import Transaction, hint, single
+from holdfast.kernel.families import lock_anchors
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.ownership import check_owned, retry_advice

@@ -17,8 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.errors import StoreBusy
-from holdfast.kernel.database import Transaction
-from holdfast.kernel.hints import route_note
+from holdfast.kernel.database import Transaction, hint
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.rows import Ended, Kin, LockedJob, Moved
 from holdfast.kernel.statements import JobsSql
@@ -87,9 +86,3 @@ async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:
             pending.add(woken.route)
     await hint(tx, pending)
     await free_lanes(tx, {job.lane for job in moved if job.lane is not None})
-
-
-async def hint(tx: Transaction, routes: Iterable[int]) -> None:
-    """Wake the workers that serve these routes, when this transaction commits."""
-    if note := route_note(routes):
-        await tx.hint(note)

@@ -21,9 +21,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from holdfast.kernel.database import Transaction
+from holdfast.kernel.database import Transaction, route_note
 from holdfast.kernel.flow_rows import Candidate, Charge, DeclaredLane, LaneState
-from holdfast.kernel.hints import route_note
 from holdfast.kernel.rows import Lease
 from holdfast.kernel.statements import LanesSql
 

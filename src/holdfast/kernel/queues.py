@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import NotFound
-from holdfast.kernel.database import Transaction, reading, single
+from holdfast.kernel.database import LOOK, Transaction, reading, single
 from holdfast.kernel.flow_rows import LaneRow, QueueCount, QueueRow
-from holdfast.kernel.hints import LOOK
 from holdfast.kernel.statements import QueuesSql, WatchSql
 from holdfast.validation import did_you_mean, named
 

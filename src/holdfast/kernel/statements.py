@@ -24,6 +24,7 @@ from holdfast.kernel.broker_rows import (
     Want,
     WorkerRow,
 )
+from holdfast.kernel.database import Announcement
 from holdfast.kernel.flow_rows import (
     Candidate,
     ChannelName,
@@ -53,7 +54,6 @@ from holdfast.kernel.flow_rows import (
     Tick,
     WhyJob,
 )
-from holdfast.kernel.hints import Announcement
 from holdfast.kernel.rows import (
     AheadOfClock,
     AttemptRow,

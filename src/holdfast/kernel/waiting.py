@@ -12,8 +12,8 @@ from typing import NamedTuple
 from holdfast.errors import LeaseLost, SignalConflict, UsageError
 from holdfast.kernel import leases
 from holdfast.kernel.codec import check_text
-from holdfast.kernel.database import Transaction, reading, single
-from holdfast.kernel.families import hint, lock_jobs, settle, try_lock_jobs
+from holdfast.kernel.database import Transaction, hint, reading, single
+from holdfast.kernel.families import lock_jobs, settle, try_lock_jobs
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.rows import ChildRow, LastStep, Lease, Moved, Resolution, Step, Suspension, Woken

@@ -19,9 +19,8 @@ from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel import pools
 from holdfast.kernel.claim import LOOKED
-from holdfast.kernel.database import Database
+from holdfast.kernel.database import LOOK, Database
 from holdfast.kernel.demand import SeenRoutes
-from holdfast.kernel.hints import LOOK
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Serves
 from holdfast.kernel.states import WorkerState
@@ -29,7 +28,8 @@ from holdfast.pools.launchers import Freezable, Launcher, Place, StartedWorker
 from holdfast.pools.size import WorkerPool, judge, policy_of
 from holdfast.settings import Settings
 from holdfast.text import shown
-from holdfast.workers.survival import sleep_unless, survive
+from holdfast.workers.duties import sleep_unless
+from holdfast.workers.station import survive
 from holdfast.workers.sweeper import Sweeper
 
 # The workers that this process started for a pool, from the call of the launcher until nothing of each is left.

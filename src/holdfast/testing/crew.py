@@ -39,9 +39,8 @@ from holdfast.workers.definitions import Definition
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.lifeline import Pulse, TaskLifeline
 from holdfast.workers.role import Role
-from holdfast.workers.survival import first_of
 from holdfast.workers.sweeper import Sweeper
-from holdfast.workers.worker import Worker
+from holdfast.workers.worker import Worker, first_of
 
 # A worker's wire to the store: everything it asks passes here, so here it is watched, and here it is killed.
 #

@@ -28,10 +28,9 @@ from holdfast.settings import Settings
 from holdfast.text import message_of, traceback_of
 from holdfast.workers.context import JobContext, Parking
 from holdfast.workers.definitions import Definition
-from holdfast.workers.holdings import Holding, Stop
 from holdfast.workers.ledger import StoreLedger
 from holdfast.workers.signatures import Signature
-from holdfast.workers.slots import SlotGroup
+from holdfast.workers.slots import Holding, SlotGroup, Stop
 from holdfast.workers.threads import NO_THREAD, NoThread, Threads
 
 R = TypeVar("R")

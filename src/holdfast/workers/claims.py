@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
-from holdfast.kernel.bounds import urgent
 from holdfast.kernel.claim import LOOKED, claim, heads, read_note
-from holdfast.kernel.database import Database, Transaction
+from holdfast.kernel.database import Database, Transaction, urgent
 from holdfast.kernel.lanes import claim_in_lanes
 from holdfast.kernel.routes import is_laned, serves
 from holdfast.kernel.rows import Lease, Route, Sight
@@ -201,6 +200,7 @@ class Claiming:
         self._settings = settings
         self._routing = routing
         self._telling = telling
+        self._ttl_us = microseconds(settings.lease_ttl)
         self._probed_at = float("-inf")
         self._filled = False  # the last claim brought as many as it asked for: nobody has looked at the other routes
         self._seen_elsewhere = False
@@ -226,9 +226,8 @@ class Claiming:
             if n <= 0:
                 continue
             sent_at = self._ports.clock.monotonic()
-            ttl_us = microseconds(self._settings.lease_ttl)
             with urgent():
-                leases = await self._database.transact(operation, worker, routes, n, ttl_us)
+                leases = await self._database.transact(operation, worker, routes, n, self._ttl_us)
             self._telling.timed("claim.done", sent_at, worker, jobs=len(leases))
             if leases:
                 yield Claimed(leases, sent_at, slots)

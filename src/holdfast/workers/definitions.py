@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from holdfast import validation
 from holdfast.errors import BadSetting, UsageError
-from holdfast.kernel.hints import WORDS
+from holdfast.kernel.database import WORDS
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import capability_of, route_for
 from holdfast.kernel.rows import Route
@@ -193,3 +193,25 @@ def _calling_module() -> str:
     while frame is not None and (name := str(frame.f_globals.get("__name__"))).partition(".")[0] == "holdfast":
         frame = frame.f_back
     return "" if frame is None else name
+
+
+# A job's own process, if it has `isolate="process"`.
+
+
+_inside = False
+
+
+def enter_child() -> None:
+    """From now on this process is a job's own."""
+    global _inside  # noqa: PLW0603  it is a fact about the process
+    _inside = True
+
+
+def require_outside() -> None:
+    """Raise `UsageError` in a job's own process, which has no database."""
+    if _inside:
+        raise UsageError(
+            'a job with isolate="process" cannot reach the database from its process. Use its JobContext: step, '
+            "progress, start, join, wait. If this comes from importing your program, put what it does when it is run "
+            'under `if __name__ == "__main__":`.'
+        )

@@ -23,7 +23,6 @@ from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
 from holdfast.text import shown
 from holdfast.workers.layer import Chore
-from holdfast.workers.survival import sleep_unless
 
 log = logging.getLogger("holdfast.duties")
 
@@ -210,3 +209,13 @@ class Duties:
         async for removed in self._pruner.round(under=(term, self._worker)):
             if removed:
                 await self._ports.clock.sleep(_BREATH)
+
+
+async def sleep_unless(event: asyncio.Event, ports: Ports, seconds: float) -> None:
+    """Until this event is set, or so many seconds of our own clock are over."""
+    waits = [asyncio.create_task(event.wait()), asyncio.ensure_future(ports.clock.sleep(seconds))]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -22,10 +22,9 @@ from typing import Any
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, Unavailable
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import urgent
 from holdfast.kernel.complete import complete, complete_and_settle, error_json, repeated
 from holdfast.kernel.complete import ending as ending_of
-from holdfast.kernel.database import Database
+from holdfast.kernel.database import Database, urgent
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.rows import Ending, Lease
 from holdfast.kernel.states import State

@@ -21,7 +21,7 @@ from holdfast.settings import Settings
 from holdfast.workers.telemetry import sending, tell_enqueued
 
 if TYPE_CHECKING:
-    from holdfast.workers.holdings import Holding
+    from holdfast.workers.slots import Holding
 
 
 class Steps(Protocol):

@@ -27,7 +27,7 @@ from holdfast.durations import show
 from holdfast.kernel.workers import HOLD_REMEDY, LoopHold
 from holdfast.settings import Settings
 from holdfast.text import log_with_traceback, shown, stack_of
-from holdfast.workers.holdings import Holding, Holdings
+from holdfast.workers.slots import Holding, Holdings
 
 log = logging.getLogger("holdfast.worker")
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from holdfast.clock import Ports
-from holdfast.kernel.bounds import urgent
 from holdfast.kernel.claim import Look, LookNote, tell_look
-from holdfast.kernel.database import Database
+from holdfast.kernel.database import Database, urgent
 from holdfast.kernel.rows import Sight
 from holdfast.kernel.workers import look
 from holdfast.settings import Settings

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -37,9 +38,10 @@ from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.loop_watch import LoopWatch
 from holdfast.workers.poll import Claims, Learning, Polling, Serving
 from holdfast.workers.role import Role
-from holdfast.workers.survival import as_far_as_possible, survive, to_the_end
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telemetry import WorkerTelemetry
+
+log = logging.getLogger("holdfast.worker")
 
 # Registration: a worker's row in the store, and its sign of life.
 #
@@ -315,3 +317,50 @@ class Station:
         await self._database.presence.withdraw(self.seq)
         seq, incarnation, _ = self.row
         await self._database.transact(workers.unregister, seq, reason="stopped", incarnation=incarnation)
+
+
+# Loops that outlive the store's absence, and work that outlives its caller.
+
+
+_FIRST_PAUSE = 0.05
+_STEADY = 10.0  # seconds after which a loop counts as well again
+
+
+async def survive(loop: Callable[[], Awaitable[None]], worker: str, ports: Ports, *, longest_pause: float) -> None:
+    """Run a loop for ever: while the store is away it waits, longer each time, and tries again."""
+    pause = _FIRST_PAUSE
+    while True:
+        begun = ports.clock.monotonic()
+        try:
+            await loop()
+        except Unavailable as problem:
+            ports.try_again(problem)
+        except Exception:
+            log.exception("worker %s met an unexpected error; it continues", worker, extra={"worker": worker})
+        if ports.clock.monotonic() - begun > _STEADY:
+            pause = _FIRST_PAUSE
+        await ports.clock.sleep(pause * (0.5 + ports.random.random()))
+        pause = min(pause * 2, longest_pause)
+
+
+async def as_far_as_possible(worker: str, *steps: Callable[[], Awaitable[object]]) -> None:
+    """What a worker does on its way out. After an error in one step it does the others, except when the store is
+    away, because then they would fail as well."""
+    for step in steps:
+        try:
+            await step()
+        except Unavailable as problem:
+            log.warning("worker %s could not unregister: %s", worker, problem, extra={"worker": worker})
+            return
+        except Exception as problem:  # noqa: BLE001  it leaves, whatever the store answers
+            log.warning("worker %s could not unregister completely: %s", worker, problem, extra={"worker": worker})
+
+
+async def to_the_end(work: Awaitable[None]) -> None:
+    """Finish `work` also when cancelled meanwhile: only what is whole can be taken back."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -22,7 +22,7 @@ from holdfast.kernel.workers import Registration
 from holdfast.observe import TRACE, Received, SentJobs, Spans
 from holdfast.outcomes import Outcome
 from holdfast.text import first_line, log_with_traceback, plural, shown
-from holdfast.workers.holdings import Holding
+from holdfast.workers.slots import Holding
 
 # The log of attempts: a line for each at INFO, and what went wrong with one at WARNING or ERROR.
 #

@@ -33,14 +33,12 @@ from holdfast.workers.attempt import HANDLER, Attempts, Processes, called, ended
 from holdfast.workers.claims import Claimed, Claiming, Hints, KnownRoutes, Routing
 from holdfast.workers.definitions import Definition, Registry
 from holdfast.workers.endings import as_written
-from holdfast.workers.holdings import Holding, Holdings, Stop
 from holdfast.workers.layer import Layer
 from holdfast.workers.lifeline import Lifeline, Pulse
 from holdfast.workers.loop_watch import LoopWatch, attempted
 from holdfast.workers.role import Role
-from holdfast.workers.slots import AttemptTasks, WorkerSlots
+from holdfast.workers.slots import AttemptTasks, Holding, Holdings, Stop, WorkerSlots
 from holdfast.workers.station import Station, introduced, registration
-from holdfast.workers.survival import first_of
 from holdfast.workers.telemetry import WorkerTelemetry, about
 
 # Pace: how long attempts take, which says how many jobs to have at hand.
@@ -607,3 +605,13 @@ class Worker:
             self.tended.set()
             self._station.polling.settled = False
             self._look.set()
+
+
+async def first_of(*events: asyncio.Event, within: float | None = None) -> None:
+    """Until one of these events is set, or the time is over."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

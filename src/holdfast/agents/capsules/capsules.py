@@ -41,8 +41,7 @@ from holdfast.agents.states import CallState, InquiryState, RunState
 from holdfast.clock import Ports
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import codec, migrate
-from holdfast.kernel.bounds import unbound
-from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.database import Transaction, reading, unbound
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.settings import Settings

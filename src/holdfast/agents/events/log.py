@@ -18,8 +18,7 @@ from holdfast.agents.statements import EventsSql, RunsSql
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
 from holdfast.kernel import codec
-from holdfast.kernel.database import Database, Transaction
-from holdfast.kernel.hints import EVERY, Announcement
+from holdfast.kernel.database import EVERY, Announcement, Database, Transaction
 from holdfast.kernel.rows import Lease
 from holdfast.text import shown
 

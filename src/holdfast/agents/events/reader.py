@@ -34,8 +34,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import Bounds, bound, bounds_now, unbound
-from holdfast.kernel.database import Database, Transaction, reading, single
+from holdfast.kernel.database import Bounds, Database, Transaction, bound, bounds_now, reading, single, unbound
 from holdfast.kernel.ids import new_id
 from holdfast.reasons import Reason
 from holdfast.text import shown

@@ -25,8 +25,7 @@ from holdfast.agents.states import RunState
 from holdfast.agents.system_jobs import BATCH
 from holdfast.durations import microseconds
 from holdfast.kernel import codec
-from holdfast.kernel.database import Transaction, reading
-from holdfast.kernel.families import hint
+from holdfast.kernel.database import Transaction, hint, reading
 from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import Ended, Moved
 from holdfast.kernel.states import State

@@ -21,11 +21,10 @@ from holdfast.durations import microseconds
 from holdfast.errors import VERSION, BadSetting, IdempotencyConflict, NotFound, UsageError
 from holdfast.facades.universal_agent import workspaces
 from holdfast.kernel import brokers, codec, leases, queries, waiting
-from holdfast.kernel.bounds import READS, bound
 from holdfast.kernel.broker_rows import Alias, OwnedLease, OwnerBeat, Renewal
 from holdfast.kernel.brokers import LostAnswers
 from holdfast.kernel.complete import RELEASED, complete_and_settle, error_json
-from holdfast.kernel.database import Operation, Transaction, reading
+from holdfast.kernel.database import READS, Operation, Transaction, bound, reading
 from holdfast.kernel.drivers.ad_hoc import Parameters, answer, read_query
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, new_id

@@ -25,7 +25,7 @@ from holdfast.http.live.responses import LiveResponse, Vigil, WatchedStream
 from holdfast.http.security.checks import StreamCounts
 from holdfast.http.sse import frame, frame_of
 from holdfast.kernel import watch
-from holdfast.kernel.bounds import READS, Bounds, bound, bounds_now
+from holdfast.kernel.database import READS, Bounds, bound, bounds_now
 from holdfast.kernel.doctor import Finding
 from holdfast.values import Quantiles, as_json, quantiles
 from holdfast.values.queues import QueueCounts

@@ -22,7 +22,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.http.security.checks import StreamCounts
 from holdfast.http.sse import BEGIN, SERVER_STOPS, STILL_HERE, server_stopping
-from holdfast.kernel.bounds import bound, bounds_now
+from holdfast.kernel.database import bound, bounds_now
 from holdfast.text import shown
 
 # The vigil over open streams: who may no longer read is dismissed.

@@ -31,7 +31,7 @@ from holdfast.http.live.responses import WatchedStream
 from holdfast.http.security.checks import SAFE, RateCap, absent, forbidden, is_forged, too_large, unknown
 from holdfast.http.security.roles import Rule
 from holdfast.kernel import codec
-from holdfast.kernel.bounds import READS, Bounds, bound
+from holdfast.kernel.database import READS, Bounds, bound
 from holdfast.observe import unnoted
 
 # Texts of a request that neither database can store: a NUL character, half of a surrogate pair.

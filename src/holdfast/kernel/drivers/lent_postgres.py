@@ -14,9 +14,8 @@ from itertools import starmap
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.kernel.database import Operation, Owner, is_single
+from holdfast.kernel.database import Announcement, Operation, Owner, is_single
 from holdfast.kernel.drivers.errors import answered
-from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Statement, Style, catalogue
 from holdfast.kernel.statements import GROUPS, JobsSql
 

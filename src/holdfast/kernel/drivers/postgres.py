@@ -20,15 +20,25 @@ from asyncpg import exceptions as pg
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, StoreUnfit
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.bounds import bounds_now, is_urgent
-from holdfast.kernel.database import CROWD, Blocking, Guard, Operation, Owner, StoredSchema, is_single
+from holdfast.kernel.database import (
+    CROWD,
+    Announcement,
+    Blocking,
+    Guard,
+    Operation,
+    Owner,
+    StoredSchema,
+    bounds_now,
+    is_single,
+    is_urgent,
+    merged,
+)
 from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.errors import AWAY, BUSY, CONFLICT, raise_as, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_processes import SEND, PostgresPresence, Sender
 from holdfast.kernel.drivers.postgres_transaction import BoundedUse, PostgresTransaction
 from holdfast.kernel.drivers.postgres_vacuum import Vacuum
-from holdfast.kernel.hints import Announcement, merged
 from holdfast.kernel.sql import Dialect, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
 from holdfast.settings import Settings

@@ -20,10 +20,9 @@ from typing import Protocol
 from asyncpg import exceptions as pg
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.kernel.database import unheeded
+from holdfast.kernel.database import Announcement, merged, unheeded
 from holdfast.kernel.drivers.errors import AWAY, raise_as, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
-from holdfast.kernel.hints import Announcement, merged
 from holdfast.text import plural
 
 hints_log = logging.getLogger("holdfast.hints")

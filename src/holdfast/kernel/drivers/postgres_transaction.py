@@ -10,12 +10,10 @@ from typing import Any, Protocol, TypeVar
 from asyncpg import exceptions as pg
 
 from holdfast.errors import StoreUnfit
-from holdfast.kernel.bounds import Bounds
-from holdfast.kernel.database import Owner, is_single
+from holdfast.kernel.database import Announcement, Bounds, Owner, is_single
 from holdfast.kernel.drivers.addresses import server_of
 from holdfast.kernel.drivers.errors import AWAY, BUSY, CONFLICT, query_is_wrong, query_wrote, too_long, wrote
 from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection
-from holdfast.kernel.hints import Announcement
 from holdfast.kernel.row_security import role_of, tenant_setting
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement
 from holdfast.settings import Settings

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from holdfast.clock import Clock, Ports
 from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.kernel import epoch, migrate
-from holdfast.kernel.bounds import bounds_now
 from holdfast.kernel.database import (
     Blocking,
     Guard,
@@ -29,8 +28,10 @@ from holdfast.kernel.database import (
     Owner,
     Presence,
     StoredSchema,
+    bounds_now,
     is_reading,
     is_short,
+    merged,
     unheeded,
 )
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
@@ -42,7 +43,6 @@ from holdfast.kernel.drivers.sqlite_processes import (
     lock_folder,
     runtime_folder,
 )
-from holdfast.kernel.hints import merged
 from holdfast.kernel.sql import Dialect, Rendered
 from holdfast.settings import Settings
 

@@ -28,9 +28,8 @@ from holdfast.errors import (
     StoreUnfit,
 )
 from holdfast.kernel import migrate
-from holdfast.kernel.database import Guard, Owner, StoredSchema, drive
+from holdfast.kernel.database import Announcement, Guard, Owner, StoredSchema, drive
 from holdfast.kernel.drivers.errors import query_is_wrong, query_wrote, raise_as, too_long, wrote
-from holdfast.kernel.hints import Announcement
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement, catalogue
 from holdfast.kernel.statements import GROUPS
 

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from holdfast.errors import StoreUnavailable
-from holdfast.kernel.database import unheeded
-from holdfast.kernel.hints import merged
+from holdfast.kernel.database import merged, unheeded
 
 log = logging.getLogger("holdfast.presence")
 

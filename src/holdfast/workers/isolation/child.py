@@ -29,10 +29,9 @@ from holdfast.outcomes import Done, Fail, Outcome
 from holdfast.settings import Settings
 from holdfast.workers.attempt import call, conclude, raised
 from holdfast.workers.context import JobContext
-from holdfast.workers.definitions import Definition
+from holdfast.workers.definitions import Definition, enter_child
 from holdfast.workers.isolation import frames
 from holdfast.workers.isolation.addresses import Address, find
-from holdfast.workers.isolation.pool import enter_child
 from holdfast.workers.signatures import Signature
 
 

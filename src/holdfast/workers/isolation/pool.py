@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.outcomes import Outcome, TryAgain
 from holdfast.settings import Settings
@@ -274,22 +274,3 @@ def _job(definition: Definition, context: JobContext, payload: Any, *, result_ca
             "argv": sys.argv,
         }
     }
-
-
-_inside = False
-
-
-def enter_child() -> None:
-    """From now on this process is a job's own."""
-    global _inside  # noqa: PLW0603  it is a fact about the process
-    _inside = True
-
-
-def require_outside() -> None:
-    """Raise `UsageError` in a job's own process, which has no database."""
-    if _inside:
-        raise UsageError(
-            'a job with isolate="process" cannot reach the database from its process. Use its JobContext: step, '
-            "progress, start, join, wait. If this comes from importing your program, put what it does when it is run "
-            'under `if __name__ == "__main__":`.'
-        )
