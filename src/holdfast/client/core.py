@@ -29,7 +29,8 @@ from holdfast.kernel.why import why
 from holdfast.observe import Recorder
 from holdfast.reasons import Reason
 from holdfast.settings import Settings
-from holdfast.threads import LoopThread, refuse_on_a_loop
+from holdfast.text import plural
+from holdfast.threads import LoopThread, StopNotice, jobs_awaited, refuse_on_a_loop
 from holdfast.workers.definitions import Registry, require_outside
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.role import Role

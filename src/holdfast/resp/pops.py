@@ -25,7 +25,7 @@ from holdfast.kernel.broker_rows import Asker, OwnerBeat
 from holdfast.kernel.brokers import Claimer, ClaimNotes, LostAnswers, claim_each, claim_for
 from holdfast.kernel.claim import LOOKED, heads
 from holdfast.kernel.complete import complete_and_settle, release
-from holdfast.kernel.database import LOOK, Database, Transaction, short
+from holdfast.kernel.database import LOOK, Database, Transaction, short, single
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import beat_many
 from holdfast.kernel.rows import Held, Lease, Sight
