@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from holdfast.errors import Unavailable
-from holdfast.kernel.drivers.errors import AWAY
+from holdfast.kernel.drivers.postgres_errors import AWAY
 from holdfast.models.simulator import SimulatedProvider, simulator
 from tests.chaos import agents, jobs
 from tests.chaos.crew import Crew, Member

@@ -19,8 +19,8 @@ from holdfast.errors import Unavailable
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Operation
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.drivers.errors import AWAY
 from holdfast.kernel.drivers.postgres import PostgresDatabase
+from holdfast.kernel.drivers.postgres_errors import AWAY
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.queries import find_job
 from holdfast.kernel.rows import DutyRow, JobRow

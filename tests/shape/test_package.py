@@ -34,6 +34,8 @@ click = "click" in sys.modules
 print(json.dumps({"opened": opened, "loaded": loaded, "click": click}))
 """
 EXTRAS = "|".join(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+OPTIONAL = {"anthropic", "asyncpg", "fastapi", "h11", "httpx2", "jinja2", "markdown_it", "mcp", "opentelemetry"}
+OPTIONAL |= {"prometheus_client", "redis", "starlette", "uvicorn", "uvloop", "websockets", "yaml"}
 NAMESAKE = re.compile(r"(?<![\w./-])holdfast(?![\w./-])")
 INSTALLS = re.compile(
     r"\b(?:uvx|pipx\s+run|uv\s+tool\s+run"
@@ -83,6 +85,33 @@ def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
     assert seen["loaded"] == []
     alone = WITNESS.replace("import holdfast.cli\n", "")
     assert json.loads(python("-c", alone, cwd=tmp_path).out)["click"] is False
+
+
+PLAIN_JOB = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+
+from holdfast import Holdfast
+
+hf = Holdfast("sqlite:///plain.db")
+
+@hf.job
+def double(number: int) -> int:
+    return 2 * number
+
+print(double.run_sync(21))
+hf.sync.close()
+"""
+
+
+def test_a_plain_job_needs_no_extra(tmp_path: Path) -> None:
+    assert python("-c", PLAIN_JOB, cwd=tmp_path).lines == ["42"]
 
 
 def test_every_error_says_whether_to_try_again() -> None:

@@ -151,8 +151,8 @@ async def blockers(database: Database) -> list[Blocker]:
     """Who keeps sessions of Holdfast waiting for a lock. It reads none of the tables that may be locked."""
     from asyncpg import PostgresError
 
-    from holdfast.kernel.drivers.errors import AWAY, typed
     from holdfast.kernel.drivers.postgres import PostgresDatabase
+    from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 
     if not isinstance(database, PostgresDatabase):
         return []
@@ -175,8 +175,8 @@ async def plan_of(database: Database, rendered: Rendered) -> list[str]:
 async def _plan_on_server(database: Database, rendered: Rendered) -> list[str]:
     from asyncpg import PostgresError
 
-    from holdfast.kernel.drivers.errors import AWAY, typed
     from holdfast.kernel.drivers.postgres import PostgresDatabase
+    from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 
     assert isinstance(database, PostgresDatabase)
     nulls = ", ".join("null" for _ in rendered.parameters)
@@ -240,8 +240,8 @@ def _under(path: Path) -> tuple[str, int, int]:
 async def _server(database: Database, ports: Ports) -> ServerFacts | None:
     from asyncpg import PostgresError
 
-    from holdfast.kernel.drivers.errors import AWAY, typed
     from holdfast.kernel.drivers.postgres import PostgresDatabase
+    from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 
     if not isinstance(database, PostgresDatabase):
         return None

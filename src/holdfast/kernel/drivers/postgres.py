@@ -34,7 +34,8 @@ from holdfast.kernel.database import (
     merged,
 )
 from holdfast.kernel.drivers.addresses import server_of
-from holdfast.kernel.drivers.errors import AWAY, BUSY, CONFLICT, raise_as, typed
+from holdfast.kernel.drivers.errors import raise_as
+from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection, dial, hang_up, visiting
 from holdfast.kernel.drivers.postgres_processes import SEND, PostgresPresence, Sender
 from holdfast.kernel.drivers.postgres_transaction import BoundedUse, PostgresTransaction

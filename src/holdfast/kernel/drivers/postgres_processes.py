@@ -21,7 +21,8 @@ from asyncpg import exceptions as pg
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.database import Announcement, merged, unheeded
-from holdfast.kernel.drivers.errors import AWAY, raise_as, typed
+from holdfast.kernel.drivers.errors import raise_as
+from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
 from holdfast.text import plural
 

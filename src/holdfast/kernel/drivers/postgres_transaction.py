@@ -12,7 +12,8 @@ from asyncpg import exceptions as pg
 from holdfast.errors import StoreUnfit
 from holdfast.kernel.database import Announcement, Bounds, Owner, is_single
 from holdfast.kernel.drivers.addresses import server_of
-from holdfast.kernel.drivers.errors import AWAY, BUSY, CONFLICT, query_is_wrong, query_wrote, too_long, wrote
+from holdfast.kernel.drivers.errors import query_is_wrong, query_wrote, too_long, wrote
+from holdfast.kernel.drivers.postgres_errors import AWAY, BUSY, CONFLICT
 from holdfast.kernel.drivers.postgres_pool import Connection, ConnectionPool, PooledConnection
 from holdfast.kernel.row_security import role_of, tenant_setting
 from holdfast.kernel.sql import Exec, Many, One, Rendered, Statement
