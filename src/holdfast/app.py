@@ -6,35 +6,26 @@ Constructing it and decorating functions touches neither network nor database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast import validation
-from holdfast.access.access import Access
-from holdfast.access.principals import WebAccess
-from holdfast.access.webhooks import Target, WebhookOptions
-from holdfast.agents.api import upload
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.declarations import AgentOptions, declare_agent
 from holdfast.agents.api.lists import AgentsList, BatchesList, LanesList, RunsList, SessionsList, Tenant
-from holdfast.agents.api.scheduled_runs import ScheduledRunOptions, schedule_run
 from holdfast.agents.api.session import Session, SessionOptions, new_session
-from holdfast.agents.content import Document, Image, Prompt
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.events.reader import TopicEvent, topics
-from holdfast.agents.mcp.tools import McpOptions, McpTools
 from holdfast.agents.money.api import BudgetsList
 from holdfast.agents.people.rulings import AppInquiries
 from holdfast.agents.toolbox import ToolOptions
 from holdfast.agents.tools import Tool
-from holdfast.agents.values import Inquiry
-from holdfast.asgi import AsgiApp
-from holdfast.brokers import broker
-from holdfast.brokers.broker import Broker, BrokerOptions, Brokers, NamedJobOptions
 from holdfast.client.declarations import (
     CatchUp,
     Declarations,
@@ -45,36 +36,98 @@ from holdfast.client.declarations import (
 )
 from holdfast.client.handles import Jobs, Queues, Schedules, Workers
 from holdfast.client.jobs import ContextAsync, ContextJob, Job, PlainAsync, PlainJob
-from holdfast.client.queues import Queue
 from holdfast.clock import Ports
-from holdfast.durations import Duration
 from holdfast.errors import MissingExtra, UsageError
-from holdfast.kernel import migrate
 from holdfast.kernel.drivers import connect
-from holdfast.machines.api import Machine, MachineOptions, Machines
-from holdfast.models.registry import Provider
-from holdfast.models.script import Script
 from holdfast.observe import Callback, EventStream, Listening
-from holdfast.pools.pool import Pool, PoolOptions, policy_from
-from holdfast.pools.size import WorkerPool
-from holdfast.pools.stats import Pools
-from holdfast.resp.options import DEFAULT_BIND, RespServing, serving
-from holdfast.resp.plans import RespLayer
-from holdfast.resp.server import RespServer
+from holdfast.resp import DEFAULT_BIND
 from holdfast.settings import DEFAULT_URL, Settings
 from holdfast.sync import Sync
 from holdfast.threads import refuse_on_a_loop
 from holdfast.values.jobs import Why, why_of
-from holdfast.workers.context import JobContext
-from holdfast.workers.role import Role
+
+if TYPE_CHECKING:
+    from holdfast.access.access import Access
+    from holdfast.access.principals import WebAccess
+    from holdfast.access.webhooks import Target, WebhookOptions
+    from holdfast.agents.api.scheduled_runs import ScheduledRunOptions
+    from holdfast.agents.content import Document, Image, Prompt
+    from holdfast.agents.mcp.tools import McpOptions, McpTools
+    from holdfast.agents.values import Inquiry
+    from holdfast.asgi import AsgiApp
+    from holdfast.brokers.broker import Broker, BrokerOptions, Brokers, NamedJobOptions
+    from holdfast.client.queues import Queue
+    from holdfast.durations import Duration
+    from holdfast.machines.api import Machine, MachineOptions, Machines
+    from holdfast.models.registry import Provider
+    from holdfast.models.script import Script
+    from holdfast.pools.pool import Pool, PoolOptions
+    from holdfast.pools.size import WorkerPool
+    from holdfast.pools.stats import Pools
+    from holdfast.resp.options import RespServing
+    from holdfast.resp.server import RespServer, RespServers
+    from holdfast.workers.context import JobContext
+    from holdfast.workers.role import Role
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 
+class Part(Generic[T]):
+    """A part of an app: imported, and made of the app's core, when the app is first asked for it.
+
+    With `billing: Part[Billing] = Part("acme.billing:Billing")` in a subclass of `Holdfast`, `hf.billing` is a
+    `Billing(core)`. `layer` names a class of which every app has an object from its beginning: a worker of any program
+    may meet jobs of a part that it never uses. So a layer is a small module, and imports the rest when it needs it.
+    """
+
+    def __init__(self, home: str, *, layer: str | None = None) -> None:
+        """`home` and `layer` are written `module:name`."""
+        self.home = home
+        self.layer = layer
+        self._making = threading.RLock()  # callers without a loop may come on several threads
+
+    def __set_name__(self, owner: type[Holdfast], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, app: None, owner: type[Holdfast]) -> Self: ...
+
+    @overload
+    def __get__(self, app: Holdfast, owner: type[Holdfast]) -> T: ...
+
+    def __get__(self, app: Holdfast | None, owner: type[Holdfast]) -> Self | T:
+        if app is None:
+            return self
+        made: T
+        with self._making:
+            if self._name not in vars(app):
+                vars(app)[self._name] = imported(self.home)(app._core)  # where it is found from now on
+            made = vars(app)[self._name]
+        return made
+
+
+def imported(home: str) -> Any:
+    """What `module:name` names."""
+    module, _, name = home.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _parts_of(kind: type[Holdfast]) -> Iterator[Part[Any]]:
+    for each in reversed(kind.__mro__):
+        yield from (part for part in vars(each).values() if isinstance(part, Part))
+
+
 class Holdfast:
     """Durable agents and jobs on one database: `url` says which, else `HOLDFAST_URL`, else a file in `.holdfast/`."""
+
+    access: Part[Access] = Part("holdfast.access.access:Access")
+    pools: Part[Pools] = Part("holdfast.pools.stats:Pools")
+    _brokers: Part[Brokers] = Part("holdfast.brokers.broker:Brokers")
+    _machines: Part[Machines] = Part("holdfast.machines.api:Machines", layer="holdfast.machines.layer:MachineLayer")
+    _mcp: Part[McpTools] = Part("holdfast.agents.mcp.tools:McpTools")
+    _resp: Part[RespServers] = Part("holdfast.resp.server:RespServers", layer="holdfast.resp.layer:RespLayer")
 
     def __init__(
         self,
@@ -88,15 +141,15 @@ class Holdfast:
         if url:
             settings = replace(settings, url=url)
         core = self._core = AgentsCore(settings, ports or Ports(), embedded=embedded)
+        for part in _parts_of(type(self)):
+            if part.layer is not None:
+                core.registry.plug_in(imported(part.layer)())
+        core.recorder = self._record
         self._declarations = Declarations(core)
-        self._mcp = McpTools(core)
-        self._machines = Machines(core)
-        core.registry.plug_in(RespLayer())
         self.jobs = Jobs(core)
         self.queues = Queues(core)
         self.schedules = Schedules(core)
         self.workers = Workers(core)
-        self.pools = Pools(core)
         self.agents = AgentsList(core)
         self.sessions = SessionsList(core)
         self.runs = RunsList(core)
@@ -104,9 +157,10 @@ class Holdfast:
         self.inquiries = AppInquiries(core)
         self.budgets = BudgetsList(core)
         self.lanes = LanesList(core)
-        self._brokers = Brokers(core)
-        self.access = Access(core)
-        self.sync = Sync(core, self._mcp)
+        self.sync = Sync(core, lambda: self._mcp)
+
+    def _record(self, action: str, subject: str, by: str) -> AbstractAsyncContextManager[None]:
+        return self.access.audit.by_program(action, subject, by)
 
     @property
     def settings(self) -> Settings:
@@ -201,6 +255,8 @@ class Holdfast:
         if agent is None or prompt is None or args is not None:
             raise UsageError("a scheduled run needs agent= and prompt=, and takes no args=.")
         rhythm: dict[str, Any] = {"timezone": timezone, "catch_up": catch_up, "name": name}
+        from holdfast.agents.api.scheduled_runs import schedule_run
+
         schedule_run(self._core, cron, agent, prompt, **rhythm, options=options)
         return None
 
@@ -214,6 +270,8 @@ class Holdfast:
         The options are those of `WorkerPool`. Its workers are tasks of this process, each with its own connections;
         `launcher=` starts them elsewhere, as `Subprocesses("app:hf")` does, or `holdfast pool app:hf`.
         """
+        from holdfast.pools.pool import Pool, policy_from
+
         launcher = options.pop("launcher", None)
         if policy is not None and options:
             raise UsageError("give a pool either a WorkerPool or its options, not both.")
@@ -301,6 +359,8 @@ class Holdfast:
 
     def script(self, name: str, script: Script) -> None:
         """After `hf.script("guide", …)` "scripted:guide" plays it; by a real model's name it answers in its place."""
+        from holdfast.models.script import Script
+
         validation.instance(script, "script", Script)
         self._core.book.add_script(name, script)
 
@@ -313,7 +373,9 @@ class Holdfast:
 
         It is kept until it is deleted there, or for `expires_in` ("30d"; an hour to ninety days).
         """
-        return await upload.upload(self._core.book, path, expires_in=expires_in)
+        from holdfast.agents.api.upload import upload
+
+        return await upload(self._core.book, path, expires_in=expires_in)
 
     def session(
         self, key: str | None = None, *, tx: object | None = None, **options: Unpack[SessionOptions]
@@ -353,7 +415,7 @@ class Holdfast:
         names capabilities that the broker or worker must have, `attempts` how often it may be tried; the other options
         are those of an enqueue. A kind that this program declares keeps what its declaration says.
         """
-        return await broker.enqueue(self._core, kind, payload, queue=queue, requires=requires, **options)
+        return await self._brokers.enqueue(kind, payload, queue=queue, requires=requires, **options)
 
     def broker(self, **options: Unpack[BrokerOptions]) -> Broker:
         """Claim jobs without handlers: `async with hf.broker(queues=["mail"]) as broker: lease = await broker.claim()`.
@@ -362,7 +424,7 @@ class Holdfast:
         than `slots` (20) at once. `renewal="manual"` leaves it to you to renew each lease; otherwise each is renewed
         until it ends. `lease_ttl` is how long a claim holds without renewal.
         """
-        return Broker(self._core, self._brokers, **options)
+        return self._brokers.broker(**options)
 
     def resp(self, bind: str | None = DEFAULT_BIND, **options: Unpack[RespServing]) -> RespServer:
         """Serve Redis clients: `async with hf.resp("127.0.0.1:6380"): ...`. Port 0 is any free one; `.port` says which.
@@ -371,7 +433,7 @@ class Holdfast:
         stored. `pop_form` is how BRPOP replies to a client that does not say: the value ("bulk"), or key and value
         ("array"). `unix` is the path of a socket for processes of the same user; then `bind` may be None.
         """
-        return RespServer(self._core, serving(bind, **options))
+        return self._resp.server(bind, **options)
 
     async def approve(
         self, id: str, *, digest: str | None = None, by: str = "", input: dict[str, Any] | None = None
@@ -431,15 +493,18 @@ class Holdfast:
         keys of metadata in `columns`, and one chooses by those in `filters`. Needs the extra `http`.
         """
         try:
-            from holdfast.http.app import web
+            web = imported("holdfast.http.app:web")
         except ModuleNotFoundError as missing:
             if missing.name not in ("fastapi", "starlette", "jinja2", "markdown_it"):
                 raise
             raise MissingExtra("http", "the web") from None
-        return web(self, **options)
+        app: AsgiApp = web(self, **options)
+        return app
 
     async def migrate(self, *, force: bool = False) -> list[str]:
         """Migrate the tables to this version; says what it did. `MigrationRefused` if that would stop live workers."""
+        from holdfast.kernel import migrate
+
         database = connect(self.settings.url, self.settings, self._core.ports)
         await database.connect()
         try:

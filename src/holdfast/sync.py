@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
-from typing import Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from holdfast.agents.api.session import Session, SessionOptions, new_session
 from holdfast.agents.core import AgentsCore
-from holdfast.agents.mcp.tools import McpOptions, McpTools
-from holdfast.agents.tools import Tool
 from holdfast.kernel.database import drive
 from holdfast.threads import refuse_on_a_loop
+
+if TYPE_CHECKING:
+    from holdfast.agents.mcp.tools import McpOptions, McpTools
+    from holdfast.agents.tools import Tool
 
 R = TypeVar("R")
 
@@ -22,7 +24,7 @@ class Sync:
     `hf.sync(hf.sessions.list())` makes any call and returns what awaiting it returns.
     """
 
-    def __init__(self, core: AgentsCore, mcp: McpTools) -> None:
+    def __init__(self, core: AgentsCore, mcp: Callable[[], McpTools]) -> None:
         self._core = core
         self._mcp = mcp
 
@@ -56,7 +58,7 @@ class Sync:
     def mcp(self, name: str, **options: Unpack[McpOptions]) -> list[Tool[Any, Any]]:
         """`await hf.mcp(…)`, in a module that is imported for example. No connection stays open."""
         refuse_on_a_loop("hf.sync.mcp", "await hf.mcp(...)")
-        return self._mcp.declare_sync(name, **options)
+        return self._mcp().declare_sync(name, **options)
 
     def close(self) -> None:
         """Drain the worker and close the connections that calls without a loop have opened."""

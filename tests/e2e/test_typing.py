@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from holdfast import Holdfast, Job, JobContext, Result, Retry, Run, ToolContext, Turn
 from holdfast.agents.states import RunStateName
 from holdfast.kernel.states import StateName
+from holdfast.pools.stats import PoolStats
+from holdfast.resp.server import RespServer
 from holdfast.values import Page
 from holdfast.workers.context import Child, StartedChild
 
@@ -85,6 +87,11 @@ async def main(ctx: JobContext, tool: ToolContext) -> None:
     state: RunStateName | None = run.state
     cancelled: StateName = await job.cancel()
     turns: Page[Turn] = await run.turns(limit=10)
+    article = hf.machine("article.yml", output=Invoice, queue="texts")
+    written: Invoice = await article.run({"title": "Rain"})
+    server: RespServer = hf.resp("127.0.0.1:0", pop_form="array")
+    kept: Page[PoolStats] = await hf.pools.list()
+    token: str = (await hf.access.tokens.create("ci", role="viewer")).secret
     await hf.agents.create("clerk", model="scripted:", tools=["look_up"], limits={"turns": 3})
 
     @hf.schedule("@daily", queue="images")
@@ -121,6 +128,11 @@ async def main(ctx: JobContext, tool: ToolContext) -> None:
     ended: bool = run.state == "complete"  # wrong
     gone: bool = (await hf.jobs.get(job.id)).state == "done"  # wrong
     hf.agent("x", model="scripted:", tools=[5])  # wrong
+    hf.machine("article.yml", qeue="texts")  # wrong
+    no_invoice: str = await article.run()  # wrong
+    hf.resp(pop_form="list")  # wrong
+    await hf.pools.lst()  # wrong
+    await hf.access.tokens.create("ci", role="queen")  # wrong
     hf.agent("x", model="scripted:", effort="high")  # wrong
 """
 

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
-from holdfast.machines.engine import MachineLayer
+from holdfast.machines.layer import MachineLayer
 from tests.interleaving.fleet import Fleet
 from tests.interleaving.known import MEANT
 from tests.interleaving.pausing import Call, Gate, through

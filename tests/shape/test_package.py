@@ -110,6 +110,17 @@ hf.sync.close()
 """
 
 
+def test_a_plain_job_loads_no_more_than_it_needs(tmp_path: Path) -> None:
+    """The web, the gateway, machines, pools, brokers, facades and the lab are imported when they are asked for."""
+    loads = PLAIN_JOB.partition("print(")[0] + "print(*[name for name in sys.modules if name.startswith('holdfast')])"
+    found = python("-c", loads, cwd=tmp_path).out.split()
+    assert len(found) <= 200
+    later = {"access", "agw", "asgi", "brokers", "cli", "facades", "http", "pools", "telemetry", "testing"}
+    later |= {"agents.capsules.replay", "agents.mcp", "machines.engine", "models.anthropic", "resp.server"}
+    early = [name for name in found if any(f"{name}.".startswith(f"holdfast.{each}.") for each in later)]
+    assert not early, listed(early)
+
+
 def test_a_plain_job_needs_no_extra(tmp_path: Path) -> None:
     assert python("-c", PLAIN_JOB, cwd=tmp_path).lines == ["42"]
 

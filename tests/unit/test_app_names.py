@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.app import core_of
+from holdfast.agents.core import AgentsCore
+from holdfast.app import Part, core_of
 from holdfast.errors import UsageError
 from holdfast.models import Script, say
 from holdfast.settings import Settings
@@ -19,6 +20,42 @@ from holdfast.workers.slots import JOBS
 
 def hf_without_a_database() -> Any:
     return Holdfast("sqlite:///unused.db", embedded=False)
+
+
+class Billing:
+    def __init__(self, core: AgentsCore) -> None:
+        self.core = core
+
+
+class BillingLayer(Layer):
+    name = "billing"
+    kinds = ("bill:",)
+
+
+class Shop(Holdfast):
+    """What a third party adds to the app."""
+
+    billing: Part[Billing] = Part(f"{__name__}:Billing", layer=f"{__name__}:BillingLayer")
+
+
+def layers_of(app: Holdfast) -> list[str]:
+    return sorted(layer.name for layer in core_of(app).registry.layers)
+
+
+def test_a_part_is_made_of_the_core_when_it_is_first_asked_for() -> None:
+    shop = Shop("sqlite:///unused.db")
+    assert "billing" not in vars(shop)
+    assert shop.billing is shop.billing
+    assert shop.billing.core is core_of(shop)
+    assert Shop("sqlite:///unused.db").billing is not shop.billing
+
+
+def test_the_layers_of_parts_are_there_before_anything_is_asked_for() -> None:
+    assert layers_of(hf_without_a_database()) == ["agents", "machines", "resp"]
+    shop = Shop("sqlite:///unused.db")
+    assert layers_of(shop) == ["agents", "billing", "machines", "resp"]
+    with pytest.raises(UsageError, match="billing"):
+        shop.job(name="bill:ann")(lambda: None)
 
 
 def test_settings_that_name_no_database_keep_it() -> None:

@@ -188,6 +188,5 @@ class Access:
         self.tokens = Tokens(app)
         self.logins = Logins(app)
         self.audit = Audit(app)
-        app.recorder = self.audit.by_program
         self.requests = Requests(app)
         self.webhooks = Webhooks()

@@ -281,6 +281,20 @@ class Brokers:
         self._hubs: WeakKeyDictionary[LoopState, Hub] = WeakKeyDictionary()
         core.closing.append(self._close)
 
+    def broker(self, **options: Unpack[BrokerOptions]) -> Broker:
+        return Broker(self._core, self, **options)
+
+    async def enqueue(
+        self,
+        kind: str,
+        payload: object,
+        *,
+        queue: str | None,
+        requires: Collection[str],
+        **options: Unpack[NamedJobOptions],
+    ) -> Job[Any]:
+        return await enqueue(self._core, kind, payload, queue=queue, requires=requires, **options)
+
     async def join(self, broker: Broker) -> Hub:
         """The hub of the running loop, with this broker in it; the first one starts it."""
         runtime, state = self._core.runtime(), self._core.here()

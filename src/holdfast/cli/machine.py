@@ -27,7 +27,8 @@ from holdfast.machines.bundle import Bundle, Finder, gather, load_file
 from holdfast.machines.drawing import mermaid, svg
 from holdfast.machines.graph import MachineGraph
 from holdfast.machines.hooks import HookRegistry
-from holdfast.machines.orders import KIND, LAYER, QUEUE
+from holdfast.machines.layer import KIND, LAYER
+from holdfast.machines.orders import QUEUE
 from holdfast.machines.problems import BadMachine, Findings, MachineProblem
 from holdfast.machines.run import import_hooks, named_pair, play_here, read_input, role_of, take_back
 from holdfast.machines.stepping import MachineEvent

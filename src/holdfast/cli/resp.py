@@ -19,10 +19,10 @@ from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.cli.target import app_that_creates
 from holdfast.durations import duration
 from holdfast.errors import UsageError
-from holdfast.resp import client, keys
+from holdfast.resp import DEFAULT_BIND, client, keys
 from holdfast.resp.client import KeyPrincipal, PopForm, check_worker_id, digest_of, new_key
 from holdfast.resp.keys import StoredKey
-from holdfast.resp.options import DEFAULT_BIND, RespOptions
+from holdfast.resp.options import RespOptions
 from holdfast.resp.server import RespServer
 from holdfast.values import moment
 

@@ -24,11 +24,12 @@ from holdfast.kernel.waiting import list_steps
 from holdfast.machines.agent_calls import Agents, unknown_agents
 from holdfast.machines.bundle import Bundle, Finder, gather, load_file, unpack
 from holdfast.machines.documents import MOST_BYTES, plain_value, read_document
-from holdfast.machines.engine import Engine, MachineLayer, machine_definition
+from holdfast.machines.engine import Engine, machine_definition
 from holdfast.machines.family import read_steps
 from holdfast.machines.graph import AgentDefinition, MachineGraph
 from holdfast.machines.hooks import HookRegistry, log
-from holdfast.machines.orders import KIND, LAYER, QUEUE, Order, Start, Way, first_order, new_job, read_order
+from holdfast.machines.layer import KIND, LAYER, layer_of
+from holdfast.machines.orders import QUEUE, Order, Start, Way, first_order, new_job, read_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.stepping import MachineEvent, MachinePlace
 from holdfast.machines.triggers import DeclaredTrigger
@@ -108,8 +109,7 @@ class Machines:
         self.files: dict[str, str] = {}  # of each machine that is served here
         self.declared: dict[str, Machine[Any]] = {}  # by name, as the program declared them
         self.triggers: dict[str, DeclaredTrigger] = {}  # by name, from the files that the program has read
-        self._layer = MachineLayer()
-        core.registry.plug_in(self._layer)
+        self._layer = layer_of(core.registry)
 
     def declare(self, path: str | Path, output: Any, **options: Unpack[MachineOptions]) -> Machine[Any]:
         """Load a machine and all that it runs, and serve them here."""

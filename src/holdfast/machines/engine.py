@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import BadPayload, HoldfastError, LeaseLost, NotFound, Unavailable, UsageError
 from holdfast.kernel import codec
-from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import hold
 from holdfast.kernel.queries import find_job
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.rows import Ended, Moved, Route
 from holdfast.kernel.waiting import check_channel
 from holdfast.machines import family
 from holdfast.machines.agent_calls import AgentAsker, Answers
@@ -36,13 +34,12 @@ from holdfast.machines.family import (
     joined,
     record,
     replayed,
-    wake_parents,
-    with_held_parents,
 )
 from holdfast.machines.graph import MachineGraph, Stage
 from holdfast.machines.hooks import HookRegistry, HookSet, Program
 from holdfast.machines.hooks import playing as playing_program
-from holdfast.machines.orders import KIND, LAYER, OWN_PROCESS, Order, Way, first_order, new_job, read_order
+from holdfast.machines.layer import LAYER, MACHINES
+from holdfast.machines.orders import OWN_PROCESS, Order, Way, first_order, new_job, read_order
 from holdfast.machines.stepping import (
     HOOKED,
     PROBLEMS,
@@ -66,9 +63,7 @@ from holdfast.outcomes import Cancel, Discard, Fail, Park, Settled, Snooze
 from holdfast.text import LIMIT, traceback_of, without_middle
 from holdfast.workers.context import JobContext, Parking
 from holdfast.workers.definitions import Definition
-from holdfast.workers.layer import Layer
 from holdfast.workers.signatures import Signature
-from holdfast.workers.slots import SlotGroup
 
 MOST_DEPTH = 50  # machines that run each other, one inside the other
 MOST_LAUNCHES = 1_000  # that launch each other, one after the other
@@ -511,50 +506,6 @@ def _shown(outcome: Outcome | None) -> Any:
 def _winner(ended: Sequence[Outcome | None]) -> Outcome | None:
     known = [outcome for outcome in ended if outcome is not None]
     return next((outcome for outcome in known if outcome.succeeded), known[0])
-
-
-# The layer of machines: what workers do for them. See `workers.layer`.
-
-
-MACHINES = SlotGroup("machines", lambda settings: settings.concurrency, rank=-3)
-
-
-class MachineLayer(Layer):
-    """Machines, as workers know them."""
-
-    name = LAYER
-    kinds = (KIND,)
-    retry_advice = "Resume it instead: `holdfast machine resume ID`."
-    cancel_advice: Mapping[str, str] = {}
-    slots = (MACHINES,)
-
-    def __init__(self) -> None:
-        self._hooks: list[HookRegistry] = []
-
-    def attend(self, hooks: HookRegistry) -> None:
-        """Tell these hooks when the process stops."""
-        if hooks not in self._hooks:
-            self._hooks.append(hooks)
-
-    async def tell(self, method: str, *args: Any) -> None:
-        """Call a method of all hooks that were used here."""
-        for hooks in self._hooks:
-            await hooks.used().each(method, *args)
-
-    async def prepare(self, database: Database) -> None:
-        """Executions bring all that they need with them."""
-
-    async def adopt(self, database: Database, routes: Sequence[Route]) -> None:
-        """Machines need hooks, so a program declares what it serves."""
-
-    async def started(self, capabilities: Collection[str]) -> None:
-        """Nothing is to be made ready."""
-
-    async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
-        return await with_held_parents(tx, seqs)
-
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
-        await wake_parents(tx, jobs)
 
 
 def machine_definition(kind: str, queue: str, engine: Engine) -> Definition:

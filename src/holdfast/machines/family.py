@@ -17,12 +17,12 @@ from holdfast.kernel import codec, leases, queries, waiting
 from holdfast.kernel.cancel import cancel, cancel_family, cancel_these
 from holdfast.kernel.database import Database, Transaction, reading
 from holdfast.kernel.enqueue import enqueue, enqueue_children
-from holdfast.kernel.families import parents_of
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.queries import find_job, now
-from holdfast.kernel.rows import ChildRow, Ended, JobRow, Lease, Moved, NewJob, Route, Step
+from holdfast.kernel.rows import ChildRow, JobRow, Lease, NewJob, Route, Step
 from holdfast.kernel.states import TERMINAL, State
-from holdfast.kernel.waiting import list_children, lock_channel, own_channel, park, store_step, wake_some
+from holdfast.kernel.waiting import list_children, lock_channel, own_channel, park, store_step
+from holdfast.machines.layer import children_channel
 from holdfast.machines.orders import OWN_QUEUES
 from holdfast.machines.stepping import MachineEvent, MachinePlace, StateFailure, Stepped, patch
 from holdfast.outcomes import Park
@@ -248,11 +248,11 @@ async def wait_for_first(ctx: JobContext, ids: Sequence[JobId], timeout_us: int 
     try:
         return await ctx.database.transact(_park_unless_ended, ctx.lease, ids, timeout_us)
     except LeaseLost:  # or a cancel was accepted: the worker finds out which
-        raise Parking(Park(_channel(ctx.lease.seq), "1us")) from None
+        raise Parking(Park(children_channel(ctx.lease.seq), "1us")) from None
 
 
 async def _park_unless_ended(tx: Transaction, lease: Lease, ids: Sequence[JobId], timeout_us: int | None) -> bool:
-    channel = _channel(lease.seq)
+    channel = children_channel(lease.seq)
     await waiting.lock_channel(tx, channel)
     wanted = set(ids)
     rows = await list_children(tx, lease.seq)
@@ -260,19 +260,6 @@ async def _park_unless_ended(tx: Transaction, lease: Lease, ids: Sequence[JobId]
         return False
     await park(tx, lease, channel=channel, timeout_us=timeout_us)
     return True
-
-
-async def wake_parents(tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
-    """Some children have ended: wake those parents that wait for the first of theirs."""
-    for parent in sorted({job.parent for job in jobs if job.parent is not None}):
-        await wake_some(tx, _channel(parent), limit=1)
-
-
-async def with_held_parents(tx: Transaction, seqs: Sequence[int]) -> set[int]:
-    """Those of these jobs whose parents' channels somebody else has locked."""
-    channels = {kin.seq: _channel(kin.parent) for kin in await parents_of(tx, seqs) if kin.parent is not None}
-    held = set(await waiting.held_channels(tx, channels.values()))
-    return {seq for seq, channel in channels.items() if channel in held}
 
 
 async def waits_for_others(tx: Transaction, id: JobId) -> bool:
@@ -307,10 +294,6 @@ async def cancel_started(ctx: JobContext, ids: Sequence[JobId], reason: str) -> 
     meant = set(ids)
     there = await ctx.database.transact(list_children, ctx.lease.seq) if ids else []
     await cancel_children(ctx.database, [row.id for row in there if row.id in meant], reason)
-
-
-def _channel(seq: int) -> str:
-    return own_channel(f"machine {seq}")
 
 
 # Admission: how many of the machines that a state launches may start.

@@ -15,10 +15,9 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.machines.bundle import Bundle
+from holdfast.machines.layer import KIND, LAYER
 from holdfast.settings import Settings
 
-LAYER = "machines"
-KIND = "machine:"
 QUEUE = "default"
 OWN_PROCESS = "tag:own-process"  # a worker that was started for executions that somebody launched
 OWN_QUEUES = "own_process."  # the beginning of the queues of such executions, and of all that they run

@@ -29,9 +29,9 @@ from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import present_workers
 from holdfast.machines.api import ExecutionHandle, Machine, Machines, execution_job, start_execution, stored_order
 from holdfast.machines.bundle import Bundle, load_file
-from holdfast.machines.engine import MachineLayer
 from holdfast.machines.family import waits_for_others
 from holdfast.machines.hooks import HookRegistry
+from holdfast.machines.layer import MachineLayer, layer_of
 from holdfast.machines.orders import OWN_PROCESS, OWN_QUEUES, QUEUE, first_order
 from holdfast.settings import Settings, given_url
 from holdfast.workers.role import Role
@@ -224,7 +224,7 @@ async def play_here(
 
     `alone`: refuse when another process has it, and lives.
     """
-    layer = next(layer for layer in core.registry.layers if isinstance(layer, MachineLayer))
+    layer = layer_of(core.registry)
     stop = _Stop(layer)
     try:
         with stop.listening():

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast import durations
-from holdfast.machines.orders import KIND, LAYER
+from holdfast.machines.layer import KIND, LAYER
 from holdfast.values import moment
 from holdfast.values.jobs import JobRecord
 

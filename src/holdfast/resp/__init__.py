@@ -3,3 +3,5 @@
 `frames` parses and `replies` writes the protocol, `connection` serves one client, `table` lists the commands, and each
 module of `commands` has those of one noun. What they do is done by the kernel; a reply is sent after its commit.
 """
+
+DEFAULT_BIND = "127.0.0.1:6380"

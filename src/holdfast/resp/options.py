@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypedDict
 
 from holdfast.errors import UsageError
+from holdfast.resp import DEFAULT_BIND
 from holdfast.resp.client import KeyPrincipal, PopForm, from_table
 
-DEFAULT_BIND = "127.0.0.1:6380"
 HEARTBEAT = timedelta(seconds=30)
 DEAD_AFTER = timedelta(seconds=90)
 STATS_KEPT = timedelta(seconds=120)

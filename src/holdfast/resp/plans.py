@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.errors import StoreRefused
 from holdfast.kernel import codec
-from holdfast.kernel.database import Database, Transaction, reading
+from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue, retry
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Ended, Moved, NewJob, Route
-from holdfast.resp import keyspace
+from holdfast.kernel.rows import NewJob
 from holdfast.resp.plan import UnixPlan, read_plan
 from holdfast.resp.records import ActionJob, ActionRow, PlanJobRow, PlanRow, PlansSql, PlanUse, RecentJob, status_of
-from holdfast.settings import Settings
-from holdfast.workers.layer import Chore, Layer
 
 KIND = "agx.plan"
 QUEUE = "ready"
@@ -311,55 +308,3 @@ async def erase(tx: Transaction, tenant: str, *, limit: int) -> int:
 def stored_plan(row: PlanRow) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(row.body)
     return body
-
-
-# The layer of the gateway: what every worker does for its plans, actions and plain data. See `workers.layer`.
-#
-# The gateway's jobs belong to no layer: its clients play them. A worker that serves no Redis client still
-# removes what is old, because the one that holds the clean-up may be any.
-
-
-_LOOK = 100  # actions that one transaction looks at
-_KEYS = 500  # keys that one transaction removes
-
-
-class RespLayer(Layer):
-    """The gateway, as workers know it."""
-
-    name = "resp"
-    kinds: tuple[str, ...] = ()
-    retry_advice = ""
-    cancel_advice: Mapping[str, str] = {}
-
-    def __init__(self) -> None:
-        self._looked_at = ("", "")  # actions up to here, in this walk
-        self.chores: Sequence[Chore] = (
-            Chore(lambda settings: settings.cleanup_interval, self._prune_actions),
-            Chore(lambda settings: settings.cleanup_interval, _prune_keys),
-        )
-
-    async def prepare(self, database: Database) -> None:
-        """Nothing is to be written before the first attempt."""
-
-    async def adopt(self, database: Database, routes: Sequence[Route]) -> None:
-        """Its jobs are played by who speaks to the gateway."""
-
-    async def started(self, capabilities: Collection[str]) -> None:
-        """Nothing is to be made ready."""
-
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
-        """No job is the layer's own."""
-
-    async def _prune_actions(self, tx: Transaction, settings: Settings) -> bool:
-        """Remove actions that retention has left no job of, some at a time; True when there are more to look at."""
-        upto = await prune_actions(tx, self._looked_at, look=_LOOK)
-        self._looked_at = upto or ("", "")
-        return upto is not None
-
-    async def erase(self, tx: Transaction, tenant: str) -> int:
-        return await erase(tx, tenant, limit=_KEYS) or await keyspace.erase(tx, tenant, limit=_KEYS)
-
-
-async def _prune_keys(tx: Transaction, settings: Settings) -> bool:
-    """Remove plain data that has expired; True when there may be more."""
-    return await keyspace.prune(tx, limit=_KEYS) == _KEYS

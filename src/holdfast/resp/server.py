@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Awaitable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from holdfast.agents.core import AgentsCore
 from holdfast.brokers.hub import Hub
@@ -31,7 +31,7 @@ from holdfast.resp import workers as resp_workers
 from holdfast.resp.client import Client
 from holdfast.resp.connection import RespConnection
 from holdfast.resp.gateway import RespGateway
-from holdfast.resp.options import RespOptions
+from holdfast.resp.options import RespOptions, RespServing, serving
 from holdfast.resp.records import Epoch, HoldersSql
 from holdfast.resp.workers import MOST, NEVER_US
 from holdfast.workers.lifeline import Lifeline
@@ -130,6 +130,16 @@ class Upkeep:
 
 
 _LOOK = 0.5  # seconds between two looks at which keys are revoked
+
+
+class RespServers:
+    """The servers of one app: `hf.resp`."""
+
+    def __init__(self, core: AgentsCore) -> None:
+        self._core = core
+
+    def server(self, bind: str | None, **options: Unpack[RespServing]) -> RespServer:
+        return RespServer(self._core, serving(bind, **options))
 
 
 class RespServer:

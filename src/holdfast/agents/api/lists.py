@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from holdfast import durations, validation
 from holdfast.agents import lanes, queries
@@ -15,13 +15,10 @@ from holdfast.agents.api.declarations import AgentFields, NewAgentFields, plain
 from holdfast.agents.api.options import RunOptions, TenantRunOptions, check_models, moment_us
 from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session, TenantSessionOptions, new_session
-from holdfast.agents.api.waterfall import below
 from holdfast.agents.batches import steps
-from holdfast.agents.capsules.replay import Replay, replay
 from holdfast.agents.content import Prompt
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import AgentSpec
-from holdfast.agents.forks.comparison import Comparison, compare, load_side
 from holdfast.agents.lanes import let_through, list_lanes
 from holdfast.agents.listings import (
     RunFilters,
@@ -38,7 +35,6 @@ from holdfast.agents.people.rulings import InquiriesList, Rulings
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.retention.ages import Ages, check_ages, find_ages, forget_ages, set_ages
 from holdfast.agents.retention.cleanup import START, prune_some_sessions
-from holdfast.agents.retention.erasure import Erased, Eraser, Progress
 from holdfast.agents.rows import AgentRow
 from holdfast.agents.runs.create import AgentName, Named, put_agent
 from holdfast.agents.runs.inbox import During
@@ -72,6 +68,11 @@ from holdfast.observe import changing
 from holdfast.validation import did_you_mean
 from holdfast.values import Bulk, Page, page_of, part_of, place
 from holdfast.values.jobs import AttemptRecord, JobRecord, Why, why_of
+
+if TYPE_CHECKING:
+    from holdfast.agents.capsules.replay import Replay
+    from holdfast.agents.forks.comparison import Comparison
+    from holdfast.agents.retention.erasure import Erased, Progress
 
 # The jobs of one tenant as a program sees them: `hf.tenant(id).jobs`.
 
@@ -196,6 +197,8 @@ class RunsList(Collection, CountedRuns):
 
     async def tree(self, id: str) -> Sequence[RunRecord]:
         """A run and all runs below it, the oldest first; at most 1,000."""
+        from holdfast.agents.api.waterfall import below
+
         row = await self.get(id)
         return below(row, [run_of(each) for each in await self._transact(queries.runs_of_root, row.root, _TREE)])
 
@@ -230,12 +233,16 @@ class RunsList(Collection, CountedRuns):
 
     async def compare(self, a: Run[Any] | str, b: Run[Any] | str) -> Comparison:
         """Two runs side by side: outcome, answers, tools, tokens, cost."""
+        from holdfast.agents.forks.comparison import compare, load_side
+
         ids = [each if isinstance(each, str) else each.id for each in (a, b)]
         sides = [await self._transact(load_side, id, self._tenant) for id in ids]
         return await asyncio.to_thread(compare, *sides)
 
     async def replay(self, run: Run[Any] | str) -> Replay:
         """Play a run again from its record, in a copy, without key, network or its tools; says what was different."""
+        from holdfast.agents.capsules.replay import replay
+
         id, its_own = (run, None) if isinstance(run, str) else (run.id, run.tenant)
         return await replay(self._app, id, its_own if self._tenant is None else self._tenant)
 
@@ -525,6 +532,8 @@ class Tenant(Rulings):
         the audit stay. Stop its programs first. It may be killed at any time, and called again; a worker that still
         runs something has `within` to stop. `progress` is called with what is gone so far.
         """
+        from holdfast.agents.retention.erasure import Eraser
+
         runtime = self._app.runtime()
         return await Eraser(
             runtime, self._app.registry.layers, self.id, durations.microseconds(within), progress

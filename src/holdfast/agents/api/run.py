@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast, get_args
 
 from holdfast import durations, validation
 from holdfast.agents import queries
 from holdfast.agents.api.options import check_model
 from holdfast.agents.api.results import result_of, usage_of
-from holdfast.agents.api.waterfall import Span, below, read_history, spans_of
-from holdfast.agents.capsules.capsules import Exported, export, gather, without_traces
-from holdfast.agents.capsules.cassettes import record_runs, save
 from holdfast.agents.content import Prompt, blocks_of, check_blocks, check_fresh, content_of
 from holdfast.agents.core import AgentsCore, Reaching
 from holdfast.agents.definition import Limits, Mode, as_stored
@@ -43,6 +40,10 @@ from holdfast.text import with_traceback
 from holdfast.values import Page, cursor, page_of, place
 from holdfast.values.jobs import Why, why_of
 from holdfast.workers.telemetry import sending
+
+if TYPE_CHECKING:
+    from holdfast.agents.api.waterfall import Span
+    from holdfast.agents.capsules.capsules import Exported
 
 # How a run is forked: what is to be different, checked before anything is written.
 
@@ -322,6 +323,8 @@ class Run(Reaching, Generic[T]):
         `Script.cassette(path)` answers the same again, in tests and without a model. What looks like a key or a token
         is left out of the file; look through it before you share it.
         """
+        from holdfast.agents.capsules.cassettes import record_runs, save
+
         await self.check()
         await save(await self._transact(record_runs, [self.id]), path)
 
@@ -339,6 +342,8 @@ class Run(Reaching, Generic[T]):
         At most a hundred runs, and 5,000 turns and as many calls of them all. A tenant's handle names no workers, and
         none does with `workers=False`.
         """
+        from holdfast.agents.api.waterfall import below, read_history, spans_of
+
         row = await self._row()
         family = [run_of(each) for each in await self._transact(queries.short_family, row.root, _FAMILY)]
         shown = below(run_of(row), family)
@@ -398,6 +403,8 @@ class Run(Reaching, Generic[T]):
         The file is a Holdfast database, whatever database the run is in. `redact` are regular expressions for what else
         is a secret. A run that has not ended is refused, unless `partial`. Without `traces` it has no tracebacks.
         """
+        from holdfast.agents.capsules.capsules import export, gather, without_traces
+
         validation.listed(redact, "redact", str, "regular expressions")
         contents = await self._transact(gather, self.id, self.tenant, partial=partial)
         app, contents = self._app, contents if traces else without_traces(contents)

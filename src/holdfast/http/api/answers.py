@@ -16,7 +16,7 @@ from holdfast.agents.values import CallRecord, RunRecord
 from holdfast.http.api.routes import API, Endpoint, Handler, PageOf, Paging, PartOfPage
 from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel.waiting import is_own_channel
-from holdfast.machines.orders import LAYER
+from holdfast.machines.layer import LAYER
 from holdfast.reasons import error_for_tenant, failure_for_tenant
 from holdfast.text import REDACTED, Redactor
 from holdfast.values import Page, as_json

@@ -15,7 +15,7 @@ from holdfast.http.api.seen import Seen, Sight
 from holdfast.kernel.ids import JobId, is_id
 from holdfast.machines import api
 from holdfast.machines.api import ExecutionDetail, ExecutionHandle, ExecutionRecord, execution_job, resume_execution
-from holdfast.machines.orders import KIND
+from holdfast.machines.layer import KIND
 from holdfast.machines.stepping import MachineEvent
 from holdfast.values import Page
 from holdfast.values.jobs import JobRecord

@@ -7,7 +7,7 @@ from dataclasses import replace
 from holdfast.app import core_of, machines_of
 from holdfast.http.api.routes import Routes
 from holdfast.http.api.seen import Seen, Sight
-from holdfast.machines.orders import KIND
+from holdfast.machines.layer import KIND
 from holdfast.machines.triggers import TriggerRecord, record_of, seen_only, started_by
 from holdfast.values.jobs import JobRecord
 
