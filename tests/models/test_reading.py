@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.models import ModelFailure
 from holdfast.models.sse import Lines, Patience, read_events
-from holdfast.testing.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 T = TypeVar("T")
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'

@@ -28,8 +28,8 @@ from holdfast.models.request_view import CONTINUE, CORRECT
 from holdfast.models.script import example, turns_since_user
 from holdfast.models.spool import read_witness
 from holdfast.models.wire import to_events
-from holdfast.testing.virtual_time import VirtualLoop
 from tests.models.conftest import WEATHER, ask, request_of
+from tests.support.virtual_time import VirtualLoop
 
 
 def answered(request: Request, blocks: list[dict[str, Any]], *results: str) -> Request:

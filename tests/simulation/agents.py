@@ -20,7 +20,6 @@ from holdfast.app import core_of
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
-from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.worker import Worker
 from tests.simulation.agent_audit import ENDED, AgentAudit
 from tests.simulation.audit import Violation
@@ -31,6 +30,7 @@ from tests.simulation.store import Store
 from tests.simulation.swarm import Options
 from tests.simulation.world import World
 from tests.support.snapshots import Row
+from tests.support.virtual_time import VirtualLoop
 
 SESSIONS = 6
 

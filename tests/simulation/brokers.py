@@ -20,7 +20,6 @@ from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.workers import Registration
 from holdfast.outcomes import Done, Fail, Snooze, TryAgain
-from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.lifeline import TaskLifeline
 from holdfast.workers.worker import Worker
 from tests.simulation.cluster import Machine, OwnLifeline, Process, WorkerFactory
@@ -28,6 +27,7 @@ from tests.simulation.swarm import Options
 from tests.simulation.transport import SimDatabase
 from tests.simulation.world import World
 from tests.support.jobs import plain_job
+from tests.support.virtual_time import VirtualLoop
 
 ERRAND = "errand"
 MACHINES = 2

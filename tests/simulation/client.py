@@ -14,12 +14,12 @@ from holdfast.client.jobs import Job
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, IdempotencyConflict, NotFound, Unavailable
 from holdfast.kernel.waiting import Taken, take_signal
-from holdfast.testing.virtual_time import VirtualLoop
 from tests.simulation.audit import Violation
 from tests.simulation.store import Store
 from tests.simulation.swarm import Options
 from tests.simulation.transport import SimDatabase
 from tests.simulation.workload import NEVER, QUEUES, Workload, arguments
+from tests.support.virtual_time import VirtualLoop
 
 
 class Client:

@@ -10,13 +10,13 @@ from random import Random
 from holdfast.clock import Ports
 from holdfast.errors import DuplicateWorker, PlaceLost, Unavailable
 from holdfast.kernel.leases import Beat
-from holdfast.testing.virtual_time import Node
 from holdfast.workers.lifeline import Pulse, TaskLifeline
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
 from tests.simulation.store import Store
 from tests.simulation.transport import SimDatabase
 from tests.simulation.workload import SPECIAL, Workload
+from tests.support.virtual_time import Node
 
 WorkerFactory = Callable[..., Worker]
 

@@ -19,7 +19,6 @@ from holdfast.kernel import codec
 from holdfast.kernel.states import State
 from holdfast.machines import family
 from holdfast.machines.family import checkpoint_name
-from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.context import JobContext
 from tests.simulation.audit import UNKNOWN, Audit, Violation
 from tests.simulation.client import Client
@@ -28,6 +27,7 @@ from tests.simulation.store import Store
 from tests.simulation.swarm import Options
 from tests.simulation.world import World
 from tests.support.snapshots import Row
+from tests.support.virtual_time import VirtualLoop
 
 HEAD: Final = 'spec: flatmachine\nspec_version: "0.8.3"\ndata:\n  name: {}\n  states:\n'
 FILES: Final = {

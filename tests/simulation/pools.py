@@ -14,7 +14,6 @@ from holdfast.kernel.pools import Serves
 from holdfast.pools.keeper import Keeper, Kept
 from holdfast.pools.launchers import Exit, Place, StartedWorker
 from holdfast.pools.size import WorkerPool
-from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.claims import Claimed
 from holdfast.workers.worker import Worker
 from tests.simulation.audit import Violation
@@ -22,6 +21,7 @@ from tests.simulation.cluster import Machine, Process, WorkerFactory
 from tests.simulation.swarm import Options
 from tests.simulation.transport import SimDatabase
 from tests.simulation.world import World
+from tests.support.virtual_time import VirtualLoop
 
 MILL = "mill"
 KEEPERS = 2

@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 from holdfast.resp import workers
-from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.worker import Worker
 from tests.simulation.cluster import WorkerFactory
 from tests.simulation.resp_journal import STORE, Journal
@@ -31,6 +30,7 @@ from tests.simulation.resp_processes import (
 from tests.simulation.swarm import Options
 from tests.simulation.world import World
 from tests.support.snapshots import Row
+from tests.support.virtual_time import VirtualLoop
 
 GATEWAYS = 2
 CUTS = (0.0, 0.005, 0.03)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.testing.virtual_time import WALL_EPOCH_US
 from tests.simulation.audit import Violation
 from tests.support.snapshots import Row
+from tests.support.virtual_time import WALL_EPOCH_US
 
 STORE = "store"
 AFTERMATH_S = 150.0  # how long a trouble may show

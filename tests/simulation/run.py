@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
 
-from holdfast.testing.virtual_time import VirtualLoop
 from holdfast.workers.telemetry import attempts_log as attempts
 from tests.simulation.agents import AgentWorld
 from tests.simulation.audit import Violation
@@ -23,6 +22,7 @@ from tests.simulation.rare import Rare
 from tests.simulation.resp import RespWorld
 from tests.simulation.swarm import draw
 from tests.simulation.world import World
+from tests.support.virtual_time import VirtualLoop
 
 Sabotage = Callable[[World], None]
 Kind = Literal["jobs", "agents", "pools", "brokers", "machines", "resp"]

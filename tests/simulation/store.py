@@ -19,13 +19,13 @@ from holdfast.kernel.database import is_reading
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
 from holdfast.kernel.leases import expire
 from holdfast.kernel.workers import unregister
-from holdfast.testing.virtual_time import WALL_EPOCH_US, VirtualLoop
 from tests.simulation.audit import Audit, Violation, traced
 from tests.simulation.observer import Observer
 from tests.simulation.presence import Signs
 from tests.simulation.rare import Rare
 from tests.simulation.swarm import Options
 from tests.support.snapshots import Change
+from tests.support.virtual_time import WALL_EPOCH_US, VirtualLoop
 
 P = ParamSpec("P")
 R = TypeVar("R")

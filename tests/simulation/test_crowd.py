@@ -22,13 +22,13 @@ from holdfast.kernel.queues import pause_queue
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.workers import look
 from holdfast.settings import Settings
-from holdfast.testing.virtual_time import VirtualLoop
 from tests.simulation.cluster import Process
 from tests.simulation.swarm import NEVER, Faults, Options, draw
 from tests.simulation.workload import SPECIAL
 from tests.simulation.world import World
 from tests.support.jobs import plain_job
 from tests.support.snapshots import Row
+from tests.support.virtual_time import VirtualLoop
 
 pytestmark = pytest.mark.sample(1)
 

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from holdfast.testing.virtual_time import VirtualLoop
 from tests.simulation import agent_mutants, broker_mutants, pool_mutants, resp_mutants
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.run import WORLDS, Kind, simulate
 from tests.simulation.swarm import draw
+from tests.support.virtual_time import VirtualLoop
 
 MOST_SEEDS = 40
 CHAOS_S = 600.0

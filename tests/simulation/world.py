@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.states import State
-from holdfast.testing.virtual_time import VirtualLoop, current_node
 from holdfast.workers.worker import Worker
 from tests.simulation.audit import Violation
 from tests.simulation.client import Client
@@ -19,6 +18,7 @@ from tests.simulation.swarm import Options
 from tests.simulation.workload import NEVER, Workload
 from tests.support.invariants import check_whole
 from tests.support.snapshots import Row
+from tests.support.virtual_time import VirtualLoop, current_node
 
 LOOK_S = 2.0
 LONGEST_HEALING_S = 4 * 3600.0

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from holdfast.testing.virtual_time import VirtualLoop
 from tests.support.apps import PATIENCE, eventually
+from tests.support.virtual_time import VirtualLoop
 
 
 def wait_for_the_tenth(progress: Callable[[int], object]) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import Clock
-from holdfast.testing.virtual_time import (
+from tests.support.virtual_time import (
     WALL_EPOCH_US,
     Deadlock,
     Livelock,
@@ -207,7 +207,7 @@ print(gc.get_freeze_count() > 0)
 
 REPLAY = """
 import asyncio, gc, random, sys
-from holdfast.testing.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 class Cycle:
     def __init__(self, loop):
