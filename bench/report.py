@@ -18,7 +18,7 @@ Table = list[list[str]]
 WIDTH = 118
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 KINDS = {
-    "full": "A full run.",
+    "full": "What Holdfast, its peers and a bare loop did side by side: a full run.",
     "quick": "**A quick run**: fewer rounds and smaller numbers, to show that all works; a first look, not more.",
 }
 CAUTION = """

@@ -209,6 +209,8 @@ def api() -> str:
     parts = [
         "# Python interface",
         "",
+        "All that a program imports, calls and reads, from the signatures and docstrings of the code.",
+        "",
         names,
         "",
         'A `Duration` is text such as `"500ms"`, `"10s"`, `"1h30m"`, `"7d"`, or a `timedelta`.',

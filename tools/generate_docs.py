@@ -17,6 +17,8 @@ from typing import Any
 
 import click
 from api_page import api
+from llms_page import FILE as LLMS
+from llms_page import llms
 from routes_page import routes
 
 from holdfast.agents.states import LIVES
@@ -140,6 +142,8 @@ def settings() -> str:
 
 
 ERRORS = """\
+Every command of `holdfast`, with what its `--help` prints.
+
 Exit codes: 0 done, 1 the answer is no, 2 called wrongly, 3 the store or a model's provider refused, 4 one of them is
 unavailable, 70 a fault of Holdfast itself, 130 interrupted. An error is a line on stderr; with `--json` it is also
 `{"error": "NotFound", "message": "there is no run …"}` on stdout."""
@@ -325,6 +329,7 @@ def main() -> None:
     pages[FOLDER.parent / "machine-language.md"] = NOTE + language()
     pages[FOLDER.parent / "images" / "machine-article.svg"] = picture()
     pages[ROOT / "src" / "holdfast" / "machines" / "flatmachine.schema.json"] = schema_text()
+    pages[LLMS] = llms(pages)
     if "--check" not in sys.argv:
         for page, text in pages.items():
             page.write_text(text)

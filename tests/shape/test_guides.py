@@ -7,6 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
+import pytest
+from llms_page import beginning_of
+
 from holdfast import events
 from holdfast.agents.events.log import Topic
 from holdfast.models.simulator.state import FAULTS, MATCHES
@@ -51,6 +54,23 @@ def test_the_first_page_leads_to_every_other() -> None:
     pages = {page for page in DOCS.rglob("*.md") if page.parent.name != "decisions" or page.name == "README.md"}
     missing = {page.relative_to(DOCS) for page in pages - linked(DOCS / "README.md")}
     assert missing == {Path("README.md")}
+
+
+def test_llms_txt_lists_every_page() -> None:
+    """Of decisions, their list."""
+    assert linked(DOCS.parent / "llms.txt") >= linked(DOCS / "README.md") & set(DOCS.rglob("*.md"))
+
+
+def test_a_page_says_what_it_is_about_in_its_first_sentence() -> None:
+    assert beginning_of("<!-- note -->\n# Jobs\n\nA [job](x.md) is a row. It runs.\n\n## More") == (
+        "Jobs",
+        "A job is a row. It runs.",
+    )
+    long = "A durable job is a row in a table of your database."
+    assert beginning_of(f"# Jobs\n\n{long} It runs.") == ("Jobs", long)
+    for wrong in ("# Jobs\n\n## Kinds\n\nA job is a row.", "# Jobs\n\n```sh\nls\n```", "Jobs are rows.\n\nThey run."):
+        with pytest.raises(ValueError, match="does not begin"):
+            beginning_of(wrong)
 
 
 def test_every_picture_is_on_a_page() -> None:
