@@ -20,6 +20,8 @@ from api_page import api
 from llms_page import FILE as LLMS
 from llms_page import llms
 from routes_page import routes
+from walks import PAGE as WALKS
+from walks import architecture
 
 from holdfast.agents.states import LIVES
 from holdfast.cli import COMMANDS, group
@@ -331,6 +333,7 @@ def main() -> None:
     pages[ROOT / "src" / "holdfast" / "machines" / "flatmachine.schema.json"] = schema_text()
     pages[LLMS] = llms(pages)
     if "--check" not in sys.argv:
+        pages[WALKS] = architecture()  # a test compares its lists: which module a walk passes is a matter of timing too
         for page, text in pages.items():
             page.write_text(text)
         return
