@@ -11,7 +11,7 @@ from bench.contenders.protocol import Order, async_gate, main, say
 from holdfast import Compaction, Holdfast
 from holdfast.agents.batches import job
 from holdfast.agents.batches.results import apply
-from holdfast.agents.runs import turns
+from holdfast.agents.runs import turn
 from holdfast.app import core_of
 from holdfast.models.script import Script, call
 from holdfast.models.script import say as answer
@@ -125,7 +125,7 @@ async def budget(order: Order) -> None:
     _use(order)
     await hf.migrate()
     laps: list[tuple[float, float]] = []
-    turns.begin = _timed(turns.begin, laps)
+    turn.begin = _timed(turn.begin, laps)
     worker = core_of(hf).make_worker(Role())
     await worker.start()
     await async_gate()

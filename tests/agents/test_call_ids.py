@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.runs.turns import UNNAMED, mended
+from holdfast.agents.runs.decision import UNNAMED, mended
 from holdfast.events import AnswerRepaired
 from holdfast.models.fold import Reply
 from holdfast.models.script import Raw, Script, call, calls, ends, say

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import Holdfast, Retry, Snooze
 from holdfast.agents.adoption import run_definition
-from holdfast.agents.runs import turns
-from holdfast.agents.runs.commit import Answer, Decision
-from holdfast.agents.runs.turns import Committed, Play
+from holdfast.agents.runs import turn
+from holdfast.agents.runs.decision import Decision
+from holdfast.agents.runs.turn import Answer, Committed, Play
 from holdfast.agents.statements import CallsSql, RunsSql
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
@@ -103,7 +103,7 @@ async def test_ap_13_a_commit_that_breaks_off_leaves_no_call_behind(
     """AP-13: the store fails when the calls are written and the run is not parked; the answer is not bought again."""
     hf = make_app(embedded=False)
     core_of(hf).book.substitute = model = Gated(calls(*(call("dig", n=n) for n in range(3))), say("done"), waits=0)
-    commit = turns.commit
+    commit = turn.commit
     found: list[tuple[str, int, int]] = []
     broken: list[str] = []
 
@@ -120,8 +120,8 @@ async def test_ap_13_a_commit_that_breaks_off_leaves_no_call_behind(
             raise StoreUnavailable("cut in the middle of the commit")
         await park(tx, *given, **options)
 
-    monkeypatch.setattr(turns, "commit", watched)
-    monkeypatch.setattr(turns, "park", breaking)
+    monkeypatch.setattr(turn, "commit", watched)
+    monkeypatch.setattr(turn, "park", breaking)
 
     @hf.tool
     def dig(n: int) -> int:

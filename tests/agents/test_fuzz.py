@@ -20,7 +20,7 @@ from holdfast.agents.people import inquiries
 from holdfast.agents.people.inquiries import Default, default_of
 from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.rows import LoadedRun, Steer
-from holdfast.agents.runs import end, loop, turns
+from holdfast.agents.runs import end, loop, turn
 from holdfast.agents.runs.history import BuiltRequest
 from holdfast.agents.statements import InboxSql
 from holdfast.agents.states import InquiryState
@@ -130,7 +130,7 @@ def _lose_steers(monkeypatch: pytest.MonkeyPatch) -> None:
         if steers:
             await tx.run(InboxSql.take_steers, ids=[steer.id for steer in steers], turn=number)
 
-    monkeypatch.setattr(turns, "_take_steers", careless)
+    monkeypatch.setattr(turn, "_take_steers", careless)
 
 
 def _lose_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Agent, Holdfast
 from holdfast.agents.definition import AgentSpec, ToolSpec
-from holdfast.agents.runs.commit import MOST_NAMED, needs_of
+from holdfast.agents.runs.create import MOST_NAMED, needs_of
 from holdfast.app import core_of
 from holdfast.errors import NoWorker
 from holdfast.kernel.routes import route_for

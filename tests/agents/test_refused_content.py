@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Document, Holdfast, Image
 from holdfast.agents.runs.end import REFUSED, ContentRefusal
-from holdfast.agents.runs.turns import to_replace
+from holdfast.agents.runs.turn import to_replace
 from holdfast.app import core_of
 from holdfast.errors import BadPayload
 from holdfast.events import MessagesRetired, ResultsRefused

@@ -10,10 +10,9 @@ from holdfast.agents.batches import steps
 from holdfast.agents.batches.steps import defer
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.runs import inbox
-from holdfast.agents.runs.commit import Answer, Conclusion, Decision
-from holdfast.agents.runs.decision import run_inquiry
-from holdfast.agents.runs.end import answer_open_calls
-from holdfast.agents.runs.turns import ask_person, begin, commit, conclude
+from holdfast.agents.runs.decision import Decision, run_inquiry
+from holdfast.agents.runs.end import Conclusion, answer_open_calls
+from holdfast.agents.runs.turn import Answer, ask_person, begin, commit, conclude
 from holdfast.agents.states import CALL, RUN, CallState, CallVerb, InquiryState, RunState, RunVerb
 from holdfast.errors import LeaseLost
 from holdfast.kernel.cancel import cancel

@@ -12,7 +12,7 @@ from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.people.records import InquiriesSql
 from holdfast.agents.retention.records import PruningSql
 from holdfast.agents.rows import EndedTurn
-from holdfast.agents.runs.turns import begin, fail_turn
+from holdfast.agents.runs.turn import begin, fail_turn
 from holdfast.agents.statements import RunsSql, SessionsSql
 from holdfast.agents.states import (
     BATCH,

@@ -22,7 +22,7 @@ from holdfast.agents.money.api import list_budgets, set_budget
 from holdfast.agents.money.records import BudgetRow, BudgetsSql
 from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.runs.create import create_run
-from holdfast.agents.runs.turns import Play, begin
+from holdfast.agents.runs.turn import Play, begin
 from holdfast.agents.statements import RunsSql
 from holdfast.durations import next_tick
 from holdfast.errors import HoldfastError

@@ -9,14 +9,14 @@ from typing import Any
 from holdfast.agents import listings, queries
 from holdfast.agents.definition import AgentSpec, ToolSpec
 from holdfast.agents.events.log import write
+from holdfast.agents.money.cost import Spent
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.rows import NewDelta, Requested, Speaking
 from holdfast.agents.runs import inbox
-from holdfast.agents.runs.commit import Answer, Decision, Spent
-from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run
-from holdfast.agents.runs.decision import Deciding, run_job
-from holdfast.agents.runs.turns import Intent, Play, begin, commit, conclude, fail_turn, load, queue_up
+from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run, run_job
+from holdfast.agents.runs.decision import Deciding, Decision
+from holdfast.agents.runs.turn import Answer, Intent, Play, begin, commit, conclude, fail_turn, load, queue_up
 from holdfast.agents.states import InquiryState
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.claim import claim

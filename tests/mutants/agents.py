@@ -36,7 +36,7 @@ RUNS: Final = (
         "an answer that another attempt has stored is recognised as one's own without its token",
         (
             Code(
-                "holdfast.agents.runs.turns:_fence",
+                "holdfast.agents.runs.turn:_fence",
                 "(turn.state, turn.epoch, turn.token) == stored",
                 "turn.state == stored[0]",
             ),

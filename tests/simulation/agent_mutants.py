@@ -11,10 +11,10 @@ from holdfast.agents.batches import steps
 from holdfast.agents.batches.records import BatchesSql
 from holdfast.agents.events.log import Changes
 from holdfast.agents.rows import RunEnd
-from holdfast.agents.runs import commit, turns
-from holdfast.agents.runs.commit import Answer, Decision, Turned
+from holdfast.agents.runs import turn
+from holdfast.agents.runs.decision import Decision
 from holdfast.agents.runs.end import AgentJobs, end_run
-from holdfast.agents.runs.turns import Committed, Play
+from holdfast.agents.runs.turn import Answer, Committed, Play, Turned
 from holdfast.agents.statements import CallsSql, EventsSql, RunsSql
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
@@ -34,7 +34,7 @@ def committing(make: Callable[[AgentWorld], Commit]) -> Plant:
 
     def plant(world: World) -> None:
         assert isinstance(world, AgentWorld)
-        world.store.replaced[turns.commit] = make(world)
+        world.store.replaced[turn.commit] = make(world)
 
     return plant
 
@@ -42,8 +42,8 @@ def committing(make: Callable[[AgentWorld], Commit]) -> Plant:
 def _in_two_transactions(world: AgentWorld) -> Commit:
     async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
         if not any(call.job for call in decision.calls):
-            return await turns.commit(tx, play, answer, decision)
-        committed = await turns.commit(tx, play, answer, Decision())
+            return await turn.commit(tx, play, answer, decision)
+        committed = await turn.commit(tx, play, answer, Decision())
         turned = Turned(play.run, play.number, answer, decision)
         later = partial(world.store.execute, world.client, _launch, (play, turned), {}, again=False)
         world.store.loop.call_later(0.01, later, context=world.store.context)
@@ -54,7 +54,7 @@ def _in_two_transactions(world: AgentWorld) -> Commit:
 
 async def _launch(tx: Transaction, play: Play, turned: Turned) -> None:
     changes = Changes()
-    await commit._add_calls(tx, [turned], changes)
+    await turn._add_calls(tx, [turned], changes)
     await changes.write(tx)
     await tx.run(WaitingSql.add_children, seq=play.lease.seq, added=len(turned.launched))
     await park(tx, play.lease, channel=None, timeout_us=None)
@@ -63,7 +63,7 @@ async def _launch(tx: Transaction, play: Play, turned: Turned) -> None:
 def _with_usage_added_up(world: AgentWorld) -> Commit:
     async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
         added = answer.spent._replace(output_tokens=world.provider.deltas[play.run.id, play.number])
-        return await turns.commit(tx, play, answer._replace(spent=added), decision)
+        return await turn.commit(tx, play, answer._replace(spent=added), decision)
 
     return commit
 
@@ -74,7 +74,7 @@ def _with_once_repeated(world: AgentWorld) -> Commit:
             call._replace(job=call.job._replace(max_rescues=5)) if call.job is not None and call.child is None else call
             for call in decision.calls
         )
-        return await turns.commit(tx, play, answer, decision._replace(calls=again))
+        return await turn.commit(tx, play, answer, decision._replace(calls=again))
 
     return commit
 

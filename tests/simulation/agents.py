@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.run import Run
 from holdfast.agents.definition import Limits, Mode
-from holdfast.agents.runs import turns
+from holdfast.agents.runs.turn import commit
 from holdfast.agents.tools import Tool, ToolContext
 from holdfast.app import core_of
 from holdfast.clock import Ports
@@ -110,7 +110,7 @@ class AgentClient(Client):
 
     def overhear(self, operation: Callable[..., Any], args: Any, answer: Any) -> None:
         """A worker that is told that its lease is given up has given it up."""
-        if operation is turns.commit and answer in ("parked", "ended"):
+        if operation is commit and answer in ("parked", "ended"):
             lease = args[0].lease
             job = self._store.audit.jobs[lease.seq]
             if job["state"] == "running" and (job["epoch"], job["token"]) == (lease.epoch, lease.token):

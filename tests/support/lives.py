@@ -9,14 +9,14 @@ from typing import Any
 from holdfast.agents.batches.results import Collector, apply
 from holdfast.agents.batches.steps import Gathering, add_requests, defer
 from holdfast.agents.definition import AgentSpec, ToolSpec
+from holdfast.agents.money.cost import Spent
 from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.queries import list_calls
 from holdfast.agents.rows import LoadedRun
-from holdfast.agents.runs.commit import Answer, Spent
-from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run
-from holdfast.agents.runs.decision import Deciding, run_job
-from holdfast.agents.runs.turns import Intent, Play, begin, commit, load
+from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run, run_job
+from holdfast.agents.runs.decision import Deciding
+from holdfast.agents.runs.turn import Answer, Intent, Play, begin, commit, load
 from holdfast.agents.states import RunState
 from holdfast.agents.system_jobs import BATCH
 from holdfast.errors import AlreadyDecided, LeaseLost, NotFound, UsageError

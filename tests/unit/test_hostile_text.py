@@ -35,7 +35,7 @@ from holdfast import durations
 from holdfast.agents.forks import comparison
 from holdfast.agents.overviews import ids_from
 from holdfast.agents.runs.end import ContentRefusal
-from holdfast.agents.runs.turns import to_replace
+from holdfast.agents.runs.turn import to_replace
 from holdfast.cli.logs import TextLines
 from holdfast.cli.tables import Column, _wrapped, short_name
 from holdfast.errors import HoldfastError, UsageError
@@ -367,7 +367,7 @@ READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
 ROOT = Path(holdfast.__file__).parent
 MEASURED = {
     "agents/forks/comparison.py": "the answers of two runs",
-    "agents/runs/turns.py": "an error of a provider",
+    "agents/runs/turn.py": "an error of a provider",
     "agents/runs/end.py": "an error of a provider",
     "agents/overviews.py": "the beginning of an id",
     "agents/tools.py": "the beginning of an id",
@@ -398,6 +398,7 @@ MEASURED = {
     "validation.py": "a misspelt name",
 }
 OWN = {
+    "agents/runs/decision.py": "one class of characters, of bounded length",
     "cli/deploy.py": "settings of the person who types the command",
     "cli/triggers.py": "the person's own crontab",
     "facades/flatagents/hooks.py": "actions of the program's own machines",

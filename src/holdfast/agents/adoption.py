@@ -12,7 +12,7 @@ from holdfast.agents.definition import AGENT_KIND, LAYER, TOOL_KIND, AgentSpec
 from holdfast.agents.keys import Keys
 from holdfast.agents.queries import current_definitions
 from holdfast.agents.rows import VersionRow
-from holdfast.agents.runs.commit import needs_of
+from holdfast.agents.runs.create import needs_of
 from holdfast.agents.system_jobs import RUNS
 from holdfast.errors import NotUnderstood
 from holdfast.kernel.database import Database

@@ -18,10 +18,11 @@ from holdfast.agents.forks.past import Policy, policy_of
 from holdfast.agents.money.budgets import above
 from holdfast.agents.money.limits import limits_of, stored_limits
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow, RunRow, WindowBlock
-from holdfast.agents.runs import turns
-from holdfast.agents.runs.commit import Answer, Conclusion, Decision
+from holdfast.agents.runs import turn
+from holdfast.agents.runs.decision import Decision
+from holdfast.agents.runs.end import Conclusion
 from holdfast.agents.runs.history import server_tool_is_open
-from holdfast.agents.runs.turns import Committed, Play
+from holdfast.agents.runs.turn import Answer, Committed, Play
 from holdfast.agents.statements import FallbacksSql, RunsSql
 from holdfast.agents.states import RUN
 from holdfast.durations import microseconds, show
@@ -216,7 +217,7 @@ async def fail_or_change(
     begun = before.get("since", last.now) if before.get("model") == change.from_model else last.now
     since = int(await store_step(tx, play.lease, wait_of(play.number, change), str(begun)))
     stored = {**error, "model": change.from_model, "since": since}
-    tried = await turns.fail_turn(tx, play, stored, unknown=unknown, counted=counted)
+    tried = await turn.fail_turn(tx, play, stored, unknown=unknown, counted=counted)
     left_us = None if most_us is None else since + most_us - last.now
     given_up = final(tried) or (left_us is not None and left_us <= wait_us)
     if given_up:
@@ -227,7 +228,7 @@ async def fail_or_change(
 
 async def commit_refused(tx: Transaction, play: Play, answer: Answer, change: ModelChange) -> Committed:
     """Store an answer that declines. It is not sent again: the next model is asked what this one was."""
-    committed = await turns.commit(tx, play, answer, Decision())
+    committed = await turn.commit(tx, play, answer, Decision())
     if committed == "next":
         await tx.run(FallbacksSql.retire_answer, id=derived_id(play.run.id, "answer", play.number))
         await _change(tx, play, change, "refused", "refused")

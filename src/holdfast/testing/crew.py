@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.agents.runs.turns import Loaded
+from holdfast.agents.runs.turn import Loaded
 from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
 from holdfast.durations import microseconds, next_tick

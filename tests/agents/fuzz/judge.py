@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.agents import listings, queries
 from holdfast.agents.compaction.records import CompactionRow
 from holdfast.agents.rows import CallRow, RunRow
-from holdfast.agents.runs.commit import INTERRUPTED
+from holdfast.agents.runs.end import INTERRUPTED
 from holdfast.agents.values import Message, Turn
 from holdfast.app import core_of
 from holdfast.events import (

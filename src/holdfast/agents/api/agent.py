@@ -15,9 +15,7 @@ from holdfast.agents.batches.mode import choose
 from holdfast.agents.content import Prompt, blocks_of, check_fresh
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import AgentSpec, Delegate, as_stored
-from holdfast.agents.runs.commit import needs_of
-from holdfast.agents.runs.create import AgentName, Created, Named, Submission, create_runs
-from holdfast.agents.runs.decision import run_job
+from holdfast.agents.runs.create import AgentName, Created, Named, Submission, create_runs, needs_of, run_job
 from holdfast.client.intake import Intake
 from holdfast.client.results import Result
 from holdfast.durations import Duration

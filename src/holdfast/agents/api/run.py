@@ -23,8 +23,7 @@ from holdfast.agents.people.inquiries import inquiries_below
 from holdfast.agents.retention.ages import with_gaps
 from holdfast.agents.rows import RunRow
 from holdfast.agents.runs import inbox
-from holdfast.agents.runs.commit import needs_of
-from holdfast.agents.runs.decision import run_job
+from holdfast.agents.runs.create import needs_of, run_job
 from holdfast.agents.states import RunState, RunStateName
 from holdfast.agents.values import CallRecord, Inquiry, Message, RunRecord, Turn, call_of, inquiry_of, run_of
 from holdfast.client.results import Result, Usage

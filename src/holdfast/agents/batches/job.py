@@ -22,10 +22,9 @@ from holdfast.agents.definition import AgentSpec
 from holdfast.agents.fallback import is_played_here
 from holdfast.agents.forks.past import Records
 from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_lane
-from holdfast.agents.money.cost import spent_on
+from holdfast.agents.money.cost import Spent, spent_on
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs import tracing
-from holdfast.agents.runs.commit import Spent
 from holdfast.agents.runs.decision import Deciding, ask_rule
 from holdfast.agents.runs.loop import RunLoop, parse
 from holdfast.agents.states import BatchState, RunState

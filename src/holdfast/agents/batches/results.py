@@ -18,26 +18,24 @@ from holdfast.agents.definition import DEFAULT_ATTEMPTS, AgentSpec
 from holdfast.agents.events.log import Changes, state_change
 from holdfast.agents.forks.past import Records, load_records
 from holdfast.agents.money.budgets import charge
+from holdfast.agents.money.cost import Spent
 from holdfast.agents.money.limits import is_last
 from holdfast.agents.people.questions import channel_of
 from holdfast.agents.rows import LoadedRun, MailOf, RunEnd
-from holdfast.agents.runs.commit import (
-    Answer,
+from holdfast.agents.runs.decision import AskedCall, Deciding, Decision, asked_calls, mended
+from holdfast.agents.runs.end import (
     Conclusion,
-    Decision,
-    Spent,
-    Turned,
+    ContentRefusal,
     end_of,
+    end_runs,
     result_for_caller,
     retire_refused,
-    store_answers,
+    retire_unaccepted,
     to_json,
 )
-from holdfast.agents.runs.decision import AskedCall, Deciding, asked_calls
-from holdfast.agents.runs.end import ContentRefusal, end_runs, retire_unaccepted
 from holdfast.agents.runs.history import CLIENT_USE, said_before, was_corrected
 from holdfast.agents.runs.output import UnreadAnswer
-from holdfast.agents.runs.turns import Committed, Play, after_mail, commit, mend_results, mended
+from holdfast.agents.runs.turn import Answer, Committed, Play, Turned, after_mail, commit, mend_results, store_answers
 from holdfast.agents.statements import InboxSql, MessagesSql, RunsSql
 from holdfast.agents.states import IN_BATCH, RunState, TurnState
 from holdfast.errors import NotUnderstood

@@ -9,8 +9,7 @@ from holdfast.agents.batches.records import BatchesSql, BatchRow, NewRequest, Op
 from holdfast.agents.events.log import Changes, state_change
 from holdfast.agents.lanes import lane_of
 from holdfast.agents.rows import LoadedRun, TurnAttempt
-from holdfast.agents.runs.commit import moved
-from holdfast.agents.runs.turns import Begun, How, Intent, Play, open_turn
+from holdfast.agents.runs.turn import Begun, How, Intent, Play, moved, open_turn
 from holdfast.agents.statements import RunsSql
 from holdfast.agents.states import BatchState, RunState, TurnState
 from holdfast.agents.system_jobs import BATCH, system_job

@@ -27,8 +27,7 @@ from holdfast.agents.forks.past import Tools
 from holdfast.agents.money.cost import stored_usage
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.rows import RunEnd
-from holdfast.agents.runs.commit import INTERRUPTED
-from holdfast.agents.runs.end import end_run
+from holdfast.agents.runs.end import INTERRUPTED, end_run
 from holdfast.agents.states import InquiryState, RunState, TurnState
 from holdfast.clock import Ports
 from holdfast.events import InputRequested

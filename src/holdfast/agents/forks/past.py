@@ -15,7 +15,7 @@ from holdfast.agents.forks.records import ForksSql, PastMessage
 from holdfast.agents.people.questions import digest_of_input
 from holdfast.agents.queries import list_compactions
 from holdfast.agents.rows import CallRow, LoadedRun, RunRow
-from holdfast.agents.runs.commit import INTERRUPTED
+from holdfast.agents.runs.end import INTERRUPTED
 from holdfast.agents.runs.history import result_block
 from holdfast.agents.statements import CallsSql, RunsSql
 from holdfast.agents.states import CallState, CompactionState

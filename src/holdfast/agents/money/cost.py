@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.agents.content import estimate
 from holdfast.agents.definition import Mode
 from holdfast.agents.rows import LoadedRun, WindowBlock
-from holdfast.agents.runs.commit import Spent
 from holdfast.kernel import codec
 from holdfast.kernel.ids import derived_id
 from holdfast.models.facts import facts_for
@@ -41,6 +40,26 @@ def stored_usage(turn: CountedUsage) -> dict[str, Any]:
         "cache_creation_input_tokens": turn.cache_write_tokens,
         "cache_read_input_tokens": turn.cache_read_tokens,
     }
+
+
+class Spent(NamedTuple):
+    """What one answer used and cost."""
+
+    usage: str
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_nano: int
+
+    def counters(self) -> dict[str, int]:
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "cache_read_tokens": self.cache_read_tokens,
+            "cost_nano": self.cost_nano,
+        }
 
 
 class Priced(Protocol):

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from holdfast.agents.definition import AgentSpec, Limits
 from holdfast.agents.money.budgets import above
+from holdfast.agents.money.cost import Spent
 from holdfast.agents.queries import tree_usage, usage_below
 from holdfast.agents.rows import LoadedRun, UsageBelow, UsageRow
-from holdfast.agents.runs.commit import Spent
 from holdfast.durations import microseconds, show
 from holdfast.errors import UsageError
 from holdfast.kernel import codec

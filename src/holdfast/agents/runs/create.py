@@ -1,24 +1,30 @@
-"""Creation of agents and their versions, sessions, and runs in them. All of it can be part of the caller's transaction.
+"""Creation of agents and their versions, sessions, and runs in them with their jobs. All of it can be part of the
+caller's transaction.
 
 Every id is made before the call, so that repeating it after a lost answer makes nothing twice.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from holdfast.agents.definition import AgentSpec, digest_of
+from holdfast.agents.definition import AGENT_KIND, LAYER, AgentSpec, ToolSpec, digest_of
 from holdfast.agents.events.log import Changes, created
 from holdfast.agents.rows import AgentRow, NewRun, SessionRow
 from holdfast.agents.runs import inbox
 from holdfast.agents.statements import AgentsSql, RunsSql, SessionsSql
-from holdfast.errors import IdempotencyConflict, NotFound, SessionBusy, StoreBusy, UsageError
+from holdfast.agents.system_jobs import BATCH
+from holdfast.errors import IdempotencyConflict, NotFound, NotUnderstood, SessionBusy, StoreBusy, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue, find_key, take_key
 from holdfast.kernel.ids import JobId, derived_id, is_id
+from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
+from holdfast.settings import Settings
 
 NOTHING = "{}"
 _TRIES = 20
@@ -270,3 +276,88 @@ def _meanings(new: Submission, session: SessionRow | None) -> list[str]:
     asked = new.session.key or (new.session.id if new.session.known else "")
     spellings = [asked, *(() if session is None else (session.id, session.key or ""))]
     return [codec.digest(f"{new.job.kind}\x1f{each}\x1f{new.input}\x1f{new.variables}") for each in spellings]
+
+
+# The job of a run.
+
+
+def run_job(  # noqa: PLR0913  the options of a job
+    id: JobId,
+    agent: str,
+    settings: Settings,
+    *,
+    tenant: str = "",
+    queue: str = "default",
+    priority: int = 100,
+    requires: Sequence[str] = (),
+    needs: Sequence[str] = (),
+    mode: str = "streaming",
+    delay_us: int | None = None,
+    due_at: int | None = None,
+    deadline_us: int | None = None,
+) -> tuple[NewJob, Route]:
+    """The job of a run. Its payload is empty: what it is about stands in the run's row.
+
+    `needs` are the kinds of tools that its worker must have; see `needs_of`.
+    """
+    kind = AGENT_KIND + agent
+    route = route_for(queue, kind, [*requires, *needs, *([BATCH] if mode == "batch" else [])])
+    job = NewJob(
+        id=id,
+        kind=kind,
+        queue=queue,
+        route=route.id,
+        tenant=tenant,
+        priority=priority,
+        delay_us=delay_us,
+        due_at=due_at,
+        timeout_us=None,
+        deadline_us=deadline_us,
+        deadline_at=None,
+        max_attempts=settings.max_attempts,
+        max_rescues=settings.max_rescue_attempts,
+        parent=None,
+        retry_of=None,
+        payload="{}",
+        metadata="{}",
+        layer=LAYER,
+    )
+    return job, route
+
+
+# Needs: what a run asks of the worker that plays it, by the version of the agent that it keeps.
+#
+# A worker needs the code of the tools that are called where the run is played, and of every tool whose `approve=` says
+# which calls a person has to approve. The route of the run names them, so a worker that lacks one never sees the run. A
+# tool that has a pool of its own, by another queue or by capabilities that its agent does not require, is called there.
+
+
+MOST_NAMED = 64  # a route has no more than these, and those with approve=; nobody depends on the others' being there
+
+
+def needs_of(spec: AgentSpec) -> list[str]:
+    """The kinds of the tools whose code a worker must have to play runs of this version."""
+    asking = {tool.kind for tool in spec.tools if tool.approve and not tool.person}
+    called = {tool.kind for tool in spec.tools if not tool.person and not _has_own_pool(tool, spec)} - asking
+    return sorted([*asking, *sorted(called)[: max(0, MOST_NAMED - len(asking))]])
+
+
+@lru_cache(maxsize=1_000)
+def _stored_needs(definition: str) -> Sequence[str]:
+    return tuple(needs_of(AgentSpec.parse(definition)))
+
+
+def _has_own_pool(tool: ToolSpec, spec: AgentSpec) -> bool:
+    return tool.queue != spec.queue or not set(tool.requires) <= set(spec.requires)
+
+
+async def routed(tx: Transaction, job: NewJob, route: Route, agent: str) -> tuple[NewJob, Route]:
+    """The job of a child run and its route, with what the present version of its agent needs."""
+    row = await tx.one(AgentsSql.find_agent, id=agent)
+    stored = None if row is None else await tx.one(AgentsSql.find_version, agent=row.id, version=row.version)
+    try:
+        needs = () if stored is None else _stored_needs(stored.definition)
+    except NotUnderstood:  # the worker that plays it says so
+        return job, route
+    route = route_for(job.queue, job.kind, [*json.loads(route.capabilities), *needs])
+    return job._replace(route=route.id), route

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from holdfast.agents.definition import AGENT_KIND, LAYER, AgentSpec, Delegate, Effect, ToolSpec
+from holdfast.agents.content import readable
+from holdfast.agents.definition import LAYER, AgentSpec, Delegate, Effect, ToolSpec
 from holdfast.agents.forks.past import NOT_RECORDED, Records, Simulation, policy_of, recorded_output
 from holdfast.agents.money.budgets import above
 from holdfast.agents.money.limits import limits_of
 from holdfast.agents.people.questions import InquiryKind, call_data, digest_of_input, encode_data
 from holdfast.agents.people.records import NewInquiry
-from holdfast.agents.rows import LoadedRun, NewCall
-from holdfast.agents.runs.commit import Conclusion, Decision, ToolCallRequest
-from holdfast.agents.runs.history import text_of, uses
-from holdfast.agents.runs.output import Reading, UnreadAnswer, answered, unknown_type
+from holdfast.agents.rows import LoadedRun, NewCall, WindowBlock
+from holdfast.agents.runs.create import run_job
+from holdfast.agents.runs.end import Conclusion
+from holdfast.agents.runs.history import CLIENT_USE, text_of, uses
+from holdfast.agents.runs.output import Reading, UnreadAnswer, read_answer, unknown_type
 from holdfast.agents.states import CallState, InquiryState
-from holdfast.agents.system_jobs import BATCH
 from holdfast.durations import Duration, microseconds
 from holdfast.errors import BadPayload
 from holdfast.kernel import codec
@@ -26,7 +29,7 @@ from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob, Route
 from holdfast.models.fold import Reply
-from holdfast.models.request_view import CONTINUE
+from holdfast.models.request_view import CONTINUE, CORRECT
 from holdfast.settings import Settings
 from holdfast.workers.endings import redacted
 
@@ -34,6 +37,35 @@ log = logging.getLogger("holdfast.agents")
 
 _CAP = 1 << 26
 _DEEPEST = 1 << 30
+
+
+class ToolCallRequest(NamedTuple):
+    """One request to run a tool: with a job, or answered on the spot."""
+
+    row: NewCall
+    job: NewJob | None = None
+    route: Route | None = None
+    child: str | None = None  # the id of the agent that answers it in a run of its own
+    inquiry: NewInquiry | None = None  # it waits for a person
+
+
+class Decision(NamedTuple):
+    """What is called, and what then: an end, a question to a person, a word to continue; without any, the next turn."""
+
+    calls: tuple[ToolCallRequest, ...] = ()
+    conclusion: Conclusion | None = None
+    inquiry: NewInquiry | None = None
+    continuation: str | None = None  # what the model is told so that it continues
+    last: bool = False  # the limits of the run leave no room for another turn
+    otherwise: Conclusion | None = None  # how it ends where it may not continue
+
+    def within(self, *, last: bool) -> Decision:
+        """The same, by what the limits of the run leave room for."""
+        decision = self._replace(last=last)
+        if not last or self.otherwise is None:
+            return decision
+        return decision._replace(conclusion=self.otherwise, continuation=None)
+
 
 CALLING = ("tool_use", "end_turn", "stop_sequence", "pause_turn")  # no call of such an answer may stay unanswered
 
@@ -128,8 +160,17 @@ class Deciding:
         return Decision(calls, Conclusion("truncated", text, limited=reason))
 
     def _answered(self, reply: Reply) -> Decision:
+        """The end, if it fits what was asked for. If it does not, the model is told once what is wrong."""
         text, schema = self._before + text_of(reply.blocks), self._spec.output
-        return answered(self._spec.name, schema, text, self._reading, corrected=self._corrected)
+        if schema is None:
+            return Decision(conclusion=Conclusion("answered", text))
+        value, wrong = read_answer(schema, text, self._reading(self._spec.name, schema))
+        if wrong is None:  # JSON can spell what no store holds
+            return Decision(conclusion=Conclusion("answered", text, readable(value)))
+        unfit = Conclusion("unfit", text, limited=wrong)
+        if self._corrected:
+            return Decision(conclusion=unfit)
+        return Decision(continuation=CORRECT.format(wrong=wrong), otherwise=unfit)
 
     def _call(self, place: int, use: dict[str, Any], reply: Reply) -> ToolCallRequest:
         spec, name = self._spec, str(use.get("name", ""))
@@ -316,54 +357,9 @@ def run_inquiry(
     )
 
 
-def run_job(  # noqa: PLR0913  the options of a job
-    id: JobId,
-    agent: str,
-    settings: Settings,
-    *,
-    tenant: str = "",
-    queue: str = "default",
-    priority: int = 100,
-    requires: Sequence[str] = (),
-    needs: Sequence[str] = (),
-    mode: str = "streaming",
-    delay_us: int | None = None,
-    due_at: int | None = None,
-    deadline_us: int | None = None,
-) -> tuple[NewJob, Route]:
-    """The job of a run. Its payload is empty: what it is about stands in the run's row.
-
-    `needs` are the kinds of tools that its worker must have; see `holdfast.agents.runs.commit`.
-    """
-    kind = AGENT_KIND + agent
-    route = route_for(queue, kind, [*requires, *needs, *([BATCH] if mode == "batch" else [])])
-    job = NewJob(
-        id=id,
-        kind=kind,
-        queue=queue,
-        route=route.id,
-        tenant=tenant,
-        priority=priority,
-        delay_us=delay_us,
-        due_at=due_at,
-        timeout_us=None,
-        deadline_us=deadline_us,
-        deadline_at=None,
-        max_attempts=settings.max_attempts,
-        max_rescues=settings.max_rescue_attempts,
-        parent=None,
-        retry_of=None,
-        payload="{}",
-        metadata="{}",
-        layer=LAYER,
-    )
-    return job, route
-
-
 # Approvals: which calls of an answer a person has to approve, asked before anything is decided.
 #
-# The `approve=` of a tool is code of the program and may wait for something, so it is asked outside of the decision
-# and
+# The `approve=` of a tool is code of the program and may wait for something, so it is asked outside of the decision and
 # of every transaction. The toolbox limits its time.
 
 
@@ -407,3 +403,62 @@ def asked_calls(run: LoadedRun, spec: AgentSpec, number: int, reply: Reply) -> I
         tool = spec.tool(str(use.get("name", "")))
         if tool is not None and tool.approve and not tool.person and use["id"] not in reply.bad_inputs:
             yield AskedCall(tool, call_id(run.id, number, place), use.get("input", {}))
+
+
+# Ids of calls: every call of an answer has one that no other call of the conversation has.
+#
+# Providers see to that, and what stands between us and them does not always. The answer is paid for, so it is kept: a
+# call without an id, or with one that is taken, gets an id of ours. It is made from the run, the turn and the place, so
+# that reading the same answer again gives the same one.
+
+
+_ID = re.compile("[a-zA-Z0-9_-]{1,256}")
+UNNAMED = "unnamed"  # what a call without a name is called in the history
+
+
+class Mended(NamedTuple):
+    """An answer whose calls can be told apart, and what was changed for that, one entry for each call."""
+
+    reply: Reply
+    repairs: tuple[dict[str, Any], ...] = ()
+
+
+def used_ids(window: Sequence[WindowBlock]) -> set[str]:
+    """The ids of the calls that were made before."""
+    return {str(codec.decode(row.body).get("id")) for row in window if row.type == CLIENT_USE}
+
+
+def mended(reply: Reply, run: str, turn: int, taken: Collection[str] = ()) -> Mended:
+    """The answer with an id and a name for each call; `taken` are the ids of earlier ones."""
+    uses = [place for place, block in enumerate(reply.blocks) if block.get("type") == CLIENT_USE]
+    if not uses:
+        return Mended(reply)
+    blocks, seen = list(reply.blocks), set(taken)
+    repairs: list[dict[str, Any]] = []
+    bad: dict[str, str] = {}
+    nameless: set[str] = set()
+    for place in uses:
+        block = blocks[place]
+        id, name, given = block.get("id"), block.get("name"), block.get("input")
+        own = id if isinstance(id, str) and _ID.fullmatch(id) and id not in seen else _own_id(run, turn, place)
+        named = isinstance(name, str) and bool(name.strip())
+        seen.add(own)
+        if not named:
+            nameless.add(own)
+        if place in reply.bad_places or not isinstance(given, dict):
+            bad[own] = reply.bad_inputs.get(str(id), "")
+        if own != id or not named or not isinstance(given, dict):
+            blocks[place] = {
+                **block,
+                "id": own,
+                "name": name if named else UNNAMED,
+                "input": given if isinstance(given, dict) else {},
+            }
+        if own != id or not named:
+            repairs.append({"index": place, "was": codec.clip(str(id), 200), "id": own, "named": named})
+    kept = replace(reply, blocks=blocks, bad_inputs=bad, nameless=frozenset(nameless), duplicates=())
+    return Mended(kept, tuple(repairs))
+
+
+def _own_id(run: str, turn: int, place: int) -> str:
+    return "toolu_" + derived_id(run, "use", turn, place).replace("-", "")

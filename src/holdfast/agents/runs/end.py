@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from holdfast.agents.content import carries_media, content_from_outside, estimate, is_more_than_text
 from holdfast.agents.definition import AGENT_KIND, KINDS, LAYER, TOOL_KIND
@@ -45,8 +45,9 @@ from holdfast.workers.layer import Chore
 
 
 REFUSED = "The provider refused this content: "
+PROVIDER_ERROR = "streaming_error"
 # the types of error of runs whose model could not be asked
-ASKING_FAILED = ("streaming_error", "context_window", ACCOUNT_REFUSED)
+ASKING_FAILED = (PROVIDER_ERROR, "context_window", ACCOUNT_REFUSED)
 _LONGEST = 500
 _CAP = 1 << 20
 _LONG = 100_000  # tokens: text like that fills half of the smallest window, and is not an old history's fault alone
@@ -334,6 +335,53 @@ async def end_runs(tx: Transaction, ends: Sequence[RunEnd], changes: Changes) ->
         await tx.run(SessionsSql.lock_lines, sessions=sessions)
         woken = await tx.many(RunsSql.wake_next, sessions=sessions)
         await hint(tx, [job.route for job in woken])
+
+
+# How a run ends by itself.
+
+
+INTERRUPTED = "interrupted"
+_STORED_CAP = 1 << 28
+
+
+class Conclusion(NamedTuple):
+    """How a run ends by itself; "failed" when what the model said cannot be followed."""
+
+    outcome: Literal["answered", "refused", "truncated", "limited", "unfit", "failed"]
+    text: str
+    output: Any = None
+    refusal: dict[str, Any] | None = None
+    limited: str | None = None
+
+
+def end_of(run: str, conclusion: Conclusion) -> RunEnd:
+    if conclusion.outcome == "failed":
+        return RunEnd(run, RunState.FAILED, error_type=PROVIDER_ERROR, error=conclusion.text)
+    return RunEnd(
+        run,
+        RunState.COMPLETED,
+        outcome=conclusion.outcome,
+        output=to_json({"text": conclusion.text, "output": conclusion.output}),
+        refusal=None if conclusion.refusal is None else to_json(conclusion.refusal),
+        limited=conclusion.limited,
+    )
+
+
+def result_for_caller(conclusion: Conclusion) -> str:
+    """The result for the caller that used the run as a tool."""
+    if conclusion.outcome == "unfit":
+        return f"{conclusion.text}\n\n(the agent's answer is not what it was to be: {conclusion.limited})"
+    return conclusion.text or f"(the agent ended without an answer: {conclusion.outcome})"
+
+
+async def retire_refused(tx: Transaction, runs: Sequence[str]) -> None:
+    """A refused exchange is kept, and never sent again."""
+    for run in runs:
+        await tx.run(MessagesSql.retire, run=run)
+
+
+def to_json(value: Any) -> str:
+    return codec.encode(value, what="what a run stores", cap=_STORED_CAP)
 
 
 # Rescue of runs that a living worker holds and that make no progress. What counts is progress, never age.

@@ -13,8 +13,15 @@ from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.events.log import Changes
 from holdfast.agents.messages import add_message
 from holdfast.agents.rows import CurrentRun
-from holdfast.agents.runs.commit import INTERRUPTED, Conclusion, end_of, result_for_caller, to_json
-from holdfast.agents.runs.end import answer_open_calls, end_run
+from holdfast.agents.runs.end import (
+    INTERRUPTED,
+    Conclusion,
+    answer_open_calls,
+    end_of,
+    end_run,
+    result_for_caller,
+    to_json,
+)
 from holdfast.agents.statements import InboxSql, RunsSql, SessionsSql
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import codec

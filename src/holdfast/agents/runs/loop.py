@@ -1,8 +1,9 @@
-"""The loop of a run: load, ask, commit, until there is nothing more to ask.
+"""The loop of a run: it plays turn after turn until there is nothing more to ask.
 
-One claim plays turns until the run ends, waits for its tools, or has to wait for something else. Whatever kills the
-worker, the next one finds either the state before a turn or the state after it. A recorded answer is never bought
-again.
+A turn is told in `_Turn`, from the top: see what stands in its way, begin, call, decide, commit, or fail. What each of
+these steps stores is in `holdfast.agents.runs.turn`. One claim plays turns until the run ends, waits for its tools, or
+has to wait for something else. Whatever kills the worker, the next one finds either the state before a turn or the
+state after it. A recorded answer is never bought again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,19 @@ from holdfast.agents.money.cost import most_nano, spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
 from holdfast.agents.providers import Models, make_ready
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow
-from holdfast.agents.runs import tracing, turns
-from holdfast.agents.runs.commit import INTERRUPTED, PROVIDER_ERROR, Answer, Conclusion, Decision
-from holdfast.agents.runs.decision import ApprovalRule, Deciding, ask_rule, asked_calls, never, run_inquiry
+from holdfast.agents.runs import tracing, turn
+from holdfast.agents.runs.decision import (
+    ApprovalRule,
+    Deciding,
+    Decision,
+    ask_rule,
+    asked_calls,
+    mended,
+    never,
+    run_inquiry,
+    used_ids,
+)
+from holdfast.agents.runs.end import INTERRUPTED, PROVIDER_ERROR, Conclusion
 from holdfast.agents.runs.history import (
     BuiltRequest,
     CallBounds,
@@ -48,17 +59,7 @@ from holdfast.agents.runs.history import (
     was_corrected,
 )
 from holdfast.agents.runs.output import Reading, unknown_type
-from holdfast.agents.runs.turns import (
-    Committed,
-    Intent,
-    Loaded,
-    Play,
-    fail_and_mend,
-    interrupted,
-    may_be_mended,
-    mended,
-    used_ids,
-)
+from holdfast.agents.runs.turn import Answer, Committed, Intent, Loaded, Play, fail_and_mend, interrupted, may_be_mended
 from holdfast.agents.tenant_policy import TenantPolicy, named_by
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -128,14 +129,14 @@ class RunLoop:
             return StoreTrouble(str(problem))
 
     async def _play(self, ctx: JobContext) -> Outcome:
-        loaded = await ctx.database.transact(turns.load, ctx.lease.seq)
+        loaded = await ctx.database.transact(turn.load, ctx.lease.seq)
         with tracing.invoking(self.ports, self._models, None if loaded is None else loaded.run) as span:
             while loaded is not None:
                 outcome = await _Turn(self, ctx, loaded).play()
                 if outcome is not None:
                     span.conclude(outcome)
                     return outcome
-                loaded = await ctx.database.transact(turns.load, ctx.lease.seq)
+                loaded = await ctx.database.transact(turn.load, ctx.lease.seq)
         return Fail("the run of this job no longer exists")
 
     async def close(self) -> None:
@@ -164,7 +165,7 @@ class RunLoop:
 
 
 class _Turn:
-    """One turn of one run, from what was loaded to what is committed."""
+    """Plays one turn of one run, from what was loaded to what is committed."""
 
     def __init__(self, loop: RunLoop, ctx: JobContext, loaded: Loaded) -> None:
         self._loop = loop
@@ -199,11 +200,11 @@ class _Turn:
             return stop
         if self._loop.models.lack(self._model) is not None:
             return handed_back(self._run, self._spec, self._model, self._loop.ports.random.random)
-        asked, run = self._ask(self._loop.settings), self._run
+        asked, run = self._build_request(), self._run
         self._sent = asked.request.messages
         choice = choose_turn(run, limits_of(run, self._spec), asked.request.betas, self._loop.settings)
         if choice.mode != "batch" and (lane := lanes.closed(self._loaded.lanes, self._lane)) is not None:
-            return await self._past(lane)
+            return await self._handle_closed_lane(lane)
         stop = await self._make_room(asked)
         if stop != "free":
             return stop
@@ -224,57 +225,22 @@ class _Turn:
         if self._loaded.ahead:
             return await self._queue_up()
         if run.interrupted is not None:
-            return await self._conclude(Conclusion("truncated", self._said_last(), limited=INTERRUPTED))
+            return await self._conclude(Conclusion("truncated", self._last_text(), limited=INTERRUPTED))
         limit = await reached(self._database, run, self._spec)
         if limit is not None:
             return await self._limited(limit.limit, limit.words, ask=self._asks())
         return missing_price(self._loop.models, self._model, run, self._spec) or "free"
 
-    async def _make_room(self, asked: BuiltRequest) -> Outcome | Free | None:
-        """Compact the history before a call that would not fit."""
-        if self._spec.compaction is None:
-            return "free"
-        call = CompactionCall(self._run, self._spec, asked.request, self._loaded.window, self._unsaid)
-        room = await make_room(self._loop.compactor, self._ctx, call)
-        if isinstance(room, Over):
-            return await self._over(room)
-        if room == "full":
-            return await self._full()
-        return "free" if room == "enough" else room
-
-    async def _full(self) -> Outcome | None:
-        """The next call does not fit into the model's window: the run ends with what it has, or a person is asked."""
-        if self._asks():
-            return await self._limited(FULL, FULL, ask=True)
-        return await self._conclude(Conclusion("truncated", self._said_last(), limited=FULL))
-
-    async def _stream(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
-        model = await make_ready(self._loop.models, self._model)
-        await self._loop.journal(self._database).listen()
-        match await self._database.transact(turns.begin, self._play, self._prompt, intent):
-            case "again":
-                return None
+    async def _queue_up(self) -> Outcome | None:
+        match await self._database.transact(turn.queue_up, self._play):
+            case "waiting":
+                return Settled()
             case "cancelled":
-                return Cancel("cancelled before the model was asked")
-            case Over() as over:
-                return await self._over(over)
-            case "begun":
-                pass
-        self._ctx.require_lease()
-        try:
-            with tracing.asking(self._loop.ports, self._loop.models, asked.request, self._run) as span:
-                reply = span.answered(await self._call(model, asked))
-        except ModelFailure as failure:
-            return await self._failed(failure, self._lane)
-        outcome = await self._commit(reply)
-        with contextlib.suppress(Unavailable):  # the answer is stored; others find out by themselves
-            if self._spent_up is not None:  # this was the last one for now, for everybody
-                await self._database.transact(lanes.close_spent, self._lane, round(self._spent_up * 1e6))
-            elif lanes.is_reopened(self._loaded.lanes, self._lane):
-                await self._database.transact(lanes.follow_answer, self._lane)
-        return outcome
+                return Cancel("cancelled before its turn came")
+            case "first":
+                return None
 
-    async def _past(self, lane: ProviderLaneRow) -> Outcome | None:
+    async def _handle_closed_lane(self, lane: ProviderLaneRow) -> Outcome | None:
         """The lane is closed: wait, or, if it waits for a person or for too long, ask another model."""
         change = self._next_model()
         since = await fallback.waiting_since(self._ctx.ledger, self._number, change, lane)
@@ -294,86 +260,26 @@ class _Turn:
     def _next_model(self) -> fallback.ModelChange | None:
         return fallback.next_model(self._run, self._spec, self._loaded.window)
 
-    async def _conclude(self, conclusion: Conclusion) -> Outcome:
-        if not await self._database.transact(turns.conclude, self._play, self._prompt, conclusion):
-            return Cancel("cancelled before its end was stored")
-        return Settled()
+    async def _make_room(self, asked: BuiltRequest) -> Outcome | Free | None:
+        """Compact the history before a call that would not fit."""
+        if self._spec.compaction is None:
+            return "free"
+        call = CompactionCall(self._run, self._spec, asked.request, self._loaded.window, self._unsaid)
+        room = await make_room(self._loop.compactor, self._ctx, call)
+        if isinstance(room, Over):
+            return await self._over(room)
+        if room == "full":
+            return await self._full()
+        return "free" if room == "enough" else room
 
-    async def _limited(self, limit: str, words: str, *, ask: bool, over: Over | None = None) -> Outcome | None:
-        """A limit is reached: the run ends, or a person is asked first."""
-        if not ask:
-            return await self._conclude(Conclusion("limited", self._said_last(), limited=words))
-        data: dict[str, Any] = {"limit": limit, "reason": words, "text": self._said_last()}
-        if over is not None:
-            data |= {"budget": over.budget, "portion": over.portion}
-        inquiry = run_inquiry(self._run, self._number, "limit", data, within=limits_of(self._run, self._spec).within)
-        match await self._database.transact(turns.ask_person, self._play, self._prompt, inquiry):
-            case "asked":
-                return Settled()
-            case "again":
-                return None
-            case "cancelled":
-                return Cancel("cancelled before a person was asked")
+    async def _full(self) -> Outcome | None:
+        """The next call does not fit into the model's window: the run ends with what it has, or a person is asked."""
+        if self._asks():
+            return await self._limited(FULL, FULL, ask=True)
+        return await self._conclude(Conclusion("truncated", self._last_text(), limited=FULL))
 
-    async def _over(self, over: Over) -> Outcome | None:
-        """The next call does not fit into a budget any more."""
-        if over.policy == "wait":
-            return BudgetWait(f"{over.wait_us}us", over.words)
-        if is_tree(over.budget):
-            return await self._limited("cost", over.words, ask=self._asks(), over=over)
-        if over.policy not in ("end", "ask"):
-            raise NotUnderstood(f"budget {over.budget}", f"its policy is {over.policy!r}")
-        return await self._limited("budget", over.words, ask=over.policy == "ask", over=over)
-
-    def _asks(self) -> bool:
-        """Whether a person is asked when a limit of the run is reached."""
-        return self._run.parent is None and limits_of(self._run, self._spec).on_limit == "ask"
-
-    async def _defer(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
-        """Leave the turn to a batch, and the run waits without a worker."""
-        credential = self._loop.models.credential(self._model)
-        where = Gathering(
-            batch_lane(credential, self._model),
-            self._model,
-            credential,
-            new_id(self._loop.ports),
-            microseconds(self._loop.settings.batch_wait),
-        )
-        body = body_text(asked.request.body())
-        left_us = limit_left(self._run, limits_of(self._run, self._spec))
-        match await self._database.transact(defer, self._play, self._prompt, intent, body, where, left_us):
-            case "again":
-                return None
-            case "cancelled":
-                return Cancel("cancelled before its turn was put into a batch")
-            case Over() as over:
-                return await self._over(over)
-            case _:
-                return Settled()
-
-    def _most(self, asked: BuiltRequest, mode: Mode) -> int:
-        """The most that this call may cost; nobody asks where there is no budget, and no limit over several runs."""
-        if not self._run.budgets and not is_limited(self._run):
-            return 0
-        return most_nano(self._loop.models, asked.request, mode, self._run, self._loaded.window, self._unsaid)
-
-    def _said_last(self) -> str:
-        """The last text of this run, not of those before it in the session."""
-        mine = {derived_id(self._run.id, "answer", number) for number in range(1, self._number)}
-        said = [row for row in self._loaded.window if row.message in mine and row.type == "text"]
-        return text_of([codec.decode(said[-1].body)]) if said else ""
-
-    async def _queue_up(self) -> Outcome | None:
-        match await self._database.transact(turns.queue_up, self._play):
-            case "waiting":
-                return Settled()
-            case "cancelled":
-                return Cancel("cancelled before its turn came")
-            case "first":
-                return None
-
-    def _ask(self, settings: Settings) -> BuiltRequest:
-        run = self._run
+    def _build_request(self) -> BuiltRequest:
+        run, settings = self._run, self._loop.settings
         total = settings.model_total.total_seconds()
         limits = limits_of(run, self._spec)
         if limits.time is not None:
@@ -392,6 +298,42 @@ class _Turn:
             generation=run.generation,
             now=run.now,
         )
+
+    def _most(self, asked: BuiltRequest, mode: Mode) -> int:
+        """The most that this call may cost; nobody asks where there is no budget, and no limit over several runs."""
+        if not self._run.budgets and not is_limited(self._run):
+            return 0
+        return most_nano(self._loop.models, asked.request, mode, self._run, self._loaded.window, self._unsaid)
+
+    async def _stream(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
+        """Begin, call, decide, commit; or fail."""
+        model = await make_ready(self._loop.models, self._model)
+        await self._loop.journal(self._database).listen()
+        stop = await self._begin(intent)
+        if stop != "free":
+            return stop
+        self._ctx.require_lease()
+        try:
+            with tracing.asking(self._loop.ports, self._loop.models, asked.request, self._run) as span:
+                reply = span.answered(await self._call(model, asked))
+        except ModelFailure as failure:
+            return await self._failed(failure, self._lane)
+        outcome = await self._commit(reply)
+        with contextlib.suppress(Unavailable):  # the answer is stored; others find out by themselves
+            await self._tell_lane()
+        return outcome
+
+    async def _begin(self, intent: Intent) -> Outcome | Free | None:
+        """Store that the model is about to be called."""
+        match await self._database.transact(turn.begin, self._play, self._prompt, intent):
+            case "begun":
+                return "free"
+            case "again":
+                return None
+            case "cancelled":
+                return Cancel("cancelled before the model was asked")
+            case Over() as over:
+                return await self._over(over)
 
     async def _call(self, model: Model | ModelFailure | UsageError, asked: BuiltRequest) -> Reply:
         """Ask the model, and show what it says while it says it. Its intent is stored: nothing else may come before."""
@@ -417,7 +359,7 @@ class _Turn:
             if not scope.expired():  # it is the model's own, not that of an interruption
                 journal.drop(self._lease, run)
                 raise
-            return turns.so_far(folding)
+            return turn.partial_reply(folding)
         except BaseException:
             journal.drop(self._lease, run)
             raise
@@ -436,14 +378,7 @@ class _Turn:
     async def _commit(self, reply: Reply, kept: str | None = None) -> Outcome | None:
         """Store an answer: one that was streamed, or was kept from a batch, under this id."""
         reply, repairs = mended(reply, self._run.id, self._number, used_ids(self._loaded.window))
-        if reply.stop_reason == INTERRUPTED:
-            decision = interrupted(Decision(), text_of(reply.blocks))
-        else:
-            run, records, window, loop = self._run, self._loaded.records, self._loaded.window, self._loop
-            approving = await ask_rule(loop.approving, asked_calls(run, self._spec, self._number, reply))
-            deciding = Deciding(run, self._spec, self._number, loop.settings, approving, records, loop.reading)
-            before = said_before(window, run.id, self._number) if run.continued else ""
-            decision = deciding.decide(reply, before, corrected=bool(run.continued) and was_corrected(window))
+        decision = await self._decide(reply)
         answer = Answer(
             model=reply.model or self._model,
             blocks=reply.blocks,
@@ -463,6 +398,16 @@ class _Turn:
             case "next":
                 return None
 
+    async def _decide(self, reply: Reply) -> Decision:
+        """What follows from an answer."""
+        if reply.stop_reason == INTERRUPTED:
+            return interrupted(Decision(), text_of(reply.blocks))
+        run, records, window, loop = self._run, self._loaded.records, self._loaded.window, self._loop
+        approving = await ask_rule(loop.approving, asked_calls(run, self._spec, self._number, reply))
+        deciding = Deciding(run, self._spec, self._number, loop.settings, approving, records, loop.reading)
+        before = said_before(window, run.id, self._number) if run.continued else ""
+        return deciding.decide(reply, before, corrected=bool(run.continued) and was_corrected(window))
+
     async def _store(self, answer: Answer, decision: Decision, kept: str | None) -> Committed:
         """An answer is paid for: while the lease lasts, a store that is away is waited for."""
         change = self._next_model() if kept is None and fallback.is_refused(decision.conclusion) else None
@@ -472,10 +417,17 @@ class _Turn:
                     return await self._database.transact(commit_kept, self._play, answer, decision, kept)
                 if change is not None:
                     return await self._database.transact(fallback.commit_refused, self._play, answer, change)
-                return await self._database.transact(turns.commit, self._play, answer, decision)
+                return await self._database.transact(turn.commit, self._play, answer, decision)
             except Unavailable:
                 self._ctx.require_lease()
             await self._loop.ports.clock.sleep(_STORE_PAUSE)
+
+    async def _tell_lane(self) -> None:
+        """What an answer says of its lane, for everybody who asks through it."""
+        if self._spent_up is not None:  # this was the last one for now
+            await self._database.transact(lanes.close_spent, self._lane, round(self._spent_up * 1e6))
+        elif lanes.is_reopened(self._loaded.lanes, self._lane):
+            await self._database.transact(lanes.follow_answer, self._lane)
 
     async def _failed(self, failure: ModelFailure, lane: str) -> Outcome | None:
         """Note the failure, and say when to try again, if ever. This is the only place that retries a provider."""
@@ -499,7 +451,7 @@ class _Turn:
         change = self._next_model() if fallback.is_given_up_for(failure) else None
         how: dict[str, Any] = {"unknown": unknown, "counted": unknown}
         if change is None:
-            failed = fallback.Tried(await self._database.transact(turns.fail_turn, self._play, error, **how))
+            failed = fallback.Tried(await self._database.transact(turn.fail_turn, self._play, error, **how))
         else:
             wait_us = round((failure.retry_after or 0) * 1e6)
             terms = fallback.Terms(change, final, fallback.limit_us(self._spec), wait_us)
@@ -526,3 +478,66 @@ class _Turn:
         said = "run %s: the provider failed, and is asked again in %.1f s (turn %d): %s"
         log.warning(said, self._run.id, delay / 1e6, self._number, shown(failure), extra={"run": self._run.id})
         return lanes.ProviderWait(f"{delay}us", f"the provider failed: {failure}")
+
+    async def _defer(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
+        """Leave the turn to a batch, and the run waits without a worker."""
+        credential = self._loop.models.credential(self._model)
+        where = Gathering(
+            batch_lane(credential, self._model),
+            self._model,
+            credential,
+            new_id(self._loop.ports),
+            microseconds(self._loop.settings.batch_wait),
+        )
+        body = body_text(asked.request.body())
+        left_us = limit_left(self._run, limits_of(self._run, self._spec))
+        match await self._database.transact(defer, self._play, self._prompt, intent, body, where, left_us):
+            case "again":
+                return None
+            case "cancelled":
+                return Cancel("cancelled before its turn was put into a batch")
+            case Over() as over:
+                return await self._over(over)
+            case _:
+                return Settled()
+
+    async def _conclude(self, conclusion: Conclusion) -> Outcome:
+        if not await self._database.transact(turn.conclude, self._play, self._prompt, conclusion):
+            return Cancel("cancelled before its end was stored")
+        return Settled()
+
+    async def _limited(self, limit: str, words: str, *, ask: bool, over: Over | None = None) -> Outcome | None:
+        """A limit is reached: the run ends, or a person is asked first."""
+        if not ask:
+            return await self._conclude(Conclusion("limited", self._last_text(), limited=words))
+        data: dict[str, Any] = {"limit": limit, "reason": words, "text": self._last_text()}
+        if over is not None:
+            data |= {"budget": over.budget, "portion": over.portion}
+        inquiry = run_inquiry(self._run, self._number, "limit", data, within=limits_of(self._run, self._spec).within)
+        match await self._database.transact(turn.ask_person, self._play, self._prompt, inquiry):
+            case "asked":
+                return Settled()
+            case "again":
+                return None
+            case "cancelled":
+                return Cancel("cancelled before a person was asked")
+
+    async def _over(self, over: Over) -> Outcome | None:
+        """The next call does not fit into a budget any more."""
+        if over.policy == "wait":
+            return BudgetWait(f"{over.wait_us}us", over.words)
+        if is_tree(over.budget):
+            return await self._limited("cost", over.words, ask=self._asks(), over=over)
+        if over.policy not in ("end", "ask"):
+            raise NotUnderstood(f"budget {over.budget}", f"its policy is {over.policy!r}")
+        return await self._limited("budget", over.words, ask=over.policy == "ask", over=over)
+
+    def _asks(self) -> bool:
+        """Whether a person is asked when a limit of the run is reached."""
+        return self._run.parent is None and limits_of(self._run, self._spec).on_limit == "ask"
+
+    def _last_text(self) -> str:
+        """The last text of this run, not of those before it in the session."""
+        mine = {derived_id(self._run.id, "answer", number) for number in range(1, self._number)}
+        said = [row for row in self._loaded.window if row.message in mine and row.type == "text"]
+        return text_of([codec.decode(said[-1].body)]) if said else ""

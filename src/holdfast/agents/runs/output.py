@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast import validation
 from holdfast.agents.content import readable
-from holdfast.agents.runs.commit import Conclusion, Decision
 from holdfast.agents.tools import untitled
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
-from holdfast.models.request_view import CORRECT
 from holdfast.models.schemas import check_schema
 from holdfast.text import plural
 from holdfast.workers.endings import redacted
@@ -191,17 +189,10 @@ def unknown_type(_agent: str, _schema: Mapping[str, Any]) -> None:
     """No type is known here: the schema alone says what fits."""
 
 
-def answered(agent: str, schema: Mapping[str, Any] | None, text: str, reading: Reading, *, corrected: bool) -> Decision:
-    """What follows from an answer in words: the end, if it fits what was asked for. `corrected`: it is the second."""
-    if schema is None:
-        return Decision(conclusion=Conclusion("answered", text))
-    value, wrong = _read(schema, text, reading(agent, schema))
-    if wrong is None:
-        return Decision(conclusion=Conclusion("answered", text, readable(value)))  # JSON can spell what no store holds
-    unfit = Conclusion("unfit", text, limited=codec.clip(readable(wrong), _LONGEST))
-    if corrected:
-        return Decision(conclusion=unfit)
-    return Decision(continuation=CORRECT.format(wrong=unfit.limited), otherwise=unfit)
+def read_answer(schema: Mapping[str, Any], text: str, kind: Output[Any] | None) -> tuple[Any, str | None]:
+    """An answer in words, read as what was asked for, and what is wrong with it; None: nothing."""
+    value, wrong = _read(schema, text, kind)
+    return value, None if wrong is None else codec.clip(readable(wrong), _LONGEST)
 
 
 def _read(schema: Mapping[str, Any], text: str, kind: Output[Any] | None) -> tuple[Any, str | None]:

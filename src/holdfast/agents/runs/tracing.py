@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.providers import Models
 from holdfast.agents.rows import LoadedRun
-from holdfast.agents.runs.commit import Decision, ToolCallRequest
+from holdfast.agents.runs.decision import Decision, ToolCallRequest
 from holdfast.clock import Ports
 from holdfast.kernel import codec
 from holdfast.models import Reply, Request

@@ -1,63 +1,85 @@
-"""Turns: what is written before a model is called, and after it has answered. Each is one fenced transaction.
+"""A turn of a run, step by step as the store sees it: load, begin, commit, and what ends or interrupts it.
 
-Nothing half-written can exist: the answer, its usage, the calls it asks for with their jobs, and the run's next
-state are stored together. Doing it again after a lost answer is recognised by the token and does nothing.
+`holdfast.agents.runs.loop` plays a turn: it loads, begins, calls the model, decides what follows, and commits, or
+notes that the call failed. Each step that stores something is here, and is one fenced transaction. So nothing
+half-written can exist: an answer, its usage, the calls it asks for with their jobs, and the run's next state are stored
+together. Doing a step again after a lost answer is recognised by the token and does nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from holdfast.agents.batches.records import BatchesSql, RequestBody
 from holdfast.agents.compaction.automatic import compact_after, is_current
 from holdfast.agents.content import estimate, is_more_than_text, readable
-from holdfast.agents.events.log import Changes
+from holdfast.agents.events.log import Changes, created, state_change
 from holdfast.agents.forks.past import Records, load_records
 from holdfast.agents.messages import Said, add_message, add_messages
-from holdfast.agents.money.budgets import Over, is_limited, reserve, settle
+from holdfast.agents.money.budgets import Over, is_limited, passed_on, reserve, settle
+from holdfast.agents.money.cost import Spent
 from holdfast.agents.people.questions import channel_of, inquire
 from holdfast.agents.people.records import InquiriesSql, NewInquiry
-from holdfast.agents.rows import FailedTurn, LoadedRun, Mail, MailOf, ProviderLaneRow, Steer, TurnAttempt, WindowBlock
-from holdfast.agents.runs.commit import (
-    INTERRUPTED,
-    PROVIDER_ERROR,
-    Answer,
-    Conclusion,
-    Decision,
-    Turned,
-    end_of,
-    moved,
-    result_for_caller,
-    retire_refused,
-    store_answers,
-    to_json,
+from holdfast.agents.rows import (
+    CallRow,
+    EndedTurn,
+    FailedTurn,
+    LoadedRun,
+    Mail,
+    MailOf,
+    NewCall,
+    NewRun,
+    ProviderLaneRow,
+    Steer,
+    TurnAttempt,
+    WindowBlock,
 )
+from holdfast.agents.runs.create import routed
+from holdfast.agents.runs.decision import Decision, ToolCallRequest
 from holdfast.agents.runs.end import (
     CONTENT_KINDS,
+    INTERRUPTED,
+    PROVIDER_ERROR,
+    Conclusion,
     ContentRefusal,
     RefusedCall,
     answer_open_calls,
+    end_of,
     end_run,
     is_replaced,
     line_of,
     replace_results,
+    result_for_caller,
+    retire_refused,
+    to_json,
 )
-from holdfast.agents.runs.history import CLIENT_USE
-from holdfast.agents.statements import InboxSql, MessagesSql, ProvidersSql, RunsSql, SessionsSql
-from holdfast.agents.states import RunState, TurnState
+from holdfast.agents.runs.history import result_block
+from holdfast.agents.statements import (
+    AgentsSql,
+    CallsSql,
+    InboxSql,
+    MessagesSql,
+    ProvidersSql,
+    RunsSql,
+    SessionsSql,
+)
+from holdfast.agents.states import CallState, RunState, TurnState
 from holdfast.errors import LeaseLost
 from holdfast.kernel import codec, leases
 from holdfast.kernel.complete import complete, complete_and_settle, error_json
 from holdfast.kernel.database import Transaction, reading
+from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.families import lock_anchors
 from holdfast.kernel.ids import derived_id
-from holdfast.kernel.rows import Ending, Fence, Lease
+from holdfast.kernel.rows import Ending, Fence, Lease, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import add_children, park
 from holdfast.models import Folding, Reply
+
+# Load: everything that decides what is sent.
 
 
 class Loaded(NamedTuple):
@@ -68,33 +90,6 @@ class Loaded(NamedTuple):
     steers: list[Steer]  # messages that came for it, not said yet
     records: Records  # what a fork may be answered with
     kept: RequestBody | None = None  # the answer to its turn, from a batch that another program's worker has read
-
-
-class Play(NamedTuple):
-    """A turn that is being played: under which lease, of which run, and where its changes are announced."""
-
-    lease: Lease
-    run: LoadedRun
-    number: int
-    prefix: str = ""
-    notify: bool = False  # whether somebody wants to hear of what is asked of people
-
-
-class Intent(NamedTuple):
-    """A call that is about to be made."""
-
-    model: str
-    request_hash: str
-    fingerprint: str
-    steers: Sequence[Steer] = ()  # which messages it takes along
-    nano: int = 0  # the most it may cost
-    reason: str = ""  # why it is asked in another way than its run would be
-
-
-Queued = Literal["waiting", "first", "cancelled"]
-Begun = Literal["begun", "again", "cancelled"] | Over
-Committed = Literal["parked", "next", "ended", "cancelled"]
-Asking = Literal["asked", "again", "cancelled"]
 
 
 @reading
@@ -118,6 +113,34 @@ async def _somebody_is_ahead(tx: Transaction, run: LoadedRun) -> bool:
     return await tx.one(RunsSql.run_ahead, session=run.session, ordinal=run.ordinal) is not None
 
 
+class Play(NamedTuple):
+    """A turn that is being played: under which lease, of which run, and where its changes are announced."""
+
+    lease: Lease
+    run: LoadedRun
+    number: int
+    prefix: str = ""
+    notify: bool = False  # whether somebody wants to hear of what is asked of people
+
+
+# Begin: before the model is called, the prompt and the intent are stored.
+
+
+class Intent(NamedTuple):
+    """A call that is about to be made."""
+
+    model: str
+    request_hash: str
+    fingerprint: str
+    steers: Sequence[Steer] = ()  # which messages it takes along
+    nano: int = 0  # the most it may cost
+    reason: str = ""  # why it is asked in another way than its run would be
+
+
+Queued = Literal["waiting", "first", "cancelled"]
+Begun = Literal["begun", "again", "cancelled"] | Over
+
+
 async def queue_up(tx: Transaction, play: Play) -> Queued:
     """Park the run until those of its session that came before have ended. "first": they have by now; load again."""
     lease, run = play.lease, play.run
@@ -129,6 +152,17 @@ async def queue_up(tx: Transaction, play: Play) -> Queued:
         return "first"
     await park(tx, lease, channel=line_of(run.session), timeout_us=None)
     return "waiting"
+
+
+class How(NamedTuple):
+    """In which way a model is asked: the states of the turn and of its run meanwhile."""
+
+    mode: str
+    turn: TurnState
+    run: RunState
+
+
+STREAMED = How("streaming", TurnState.CALLING, RunState.STREAMING)
 
 
 async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> Begun:
@@ -152,17 +186,6 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
         changes.tell(run.id, "turn_started", {"turn": number, "model": intent.model})
     await changes.write(tx)
     return "begun"
-
-
-class How(NamedTuple):
-    """In which way a model is asked: the states of the turn and of its run meanwhile."""
-
-    mode: str
-    turn: TurnState
-    run: RunState
-
-
-STREAMED = How("streaming", TurnState.CALLING, RunState.STREAMING)
 
 
 async def open_turn(  # noqa: PLR0917  one beginning for every way of asking
@@ -213,6 +236,75 @@ async def _take_steers(tx: Transaction, run: LoadedRun, number: int, steers: Seq
         await add_messages(tx, [Said(run, "steer", number, codec.decode(steer.body), steer.id)])
     if steers:
         await tx.run(InboxSql.take_steers, ids=[steer.id for steer in steers], turn=number)
+
+
+# Commit: what is stored of answers, and everything that follows from them, together or not at all.
+#
+# Answers come one by one from streams, each under the lease of its run, and by the hundred from batches, whose runs
+# wait in the store. What is stored is the same.
+
+
+class Answer(NamedTuple):
+    """What a model said, whole."""
+
+    model: str
+    blocks: list[dict[str, Any]]
+    stop_reason: str
+    spent: Spent
+    request_id: str | None
+    container: str | None = None
+    deltas: Sequence[tuple[str, dict[str, Any]]] = ()  # not journaled yet
+    repairs: tuple[dict[str, Any], ...] = ()  # calls that could not be told apart as they came
+
+
+class Turned(NamedTuple):
+    """One answer of one run, and what follows from it; nothing, when the run has been cancelled meanwhile."""
+
+    run: LoadedRun
+    number: int
+    answer: Answer
+    decision: Decision
+    cancelled: bool = False
+
+    @property
+    def launched(self) -> list[ToolCallRequest]:
+        return [] if self.cancelled else [call for call in self.decision.calls if call.job is not None]
+
+    @property
+    def inquiries(self) -> list[NewInquiry]:
+        asked = [call.inquiry for call in self.launched if call.inquiry is not None]
+        if self.decision.inquiry is not None and not self.cancelled:
+            asked.append(self.decision.inquiry)
+        return asked
+
+    @property
+    def next(self) -> str:
+        """The state of the run, unless it ends."""
+        if self.inquiries:
+            return RunState.AWAITING_INPUT
+        if self.launched:
+            return RunState.PENDING_TOOLS
+        return RunState.STREAMING if self.run.mode == "streaming" else RunState.PENDING
+
+    @property
+    def ended(self) -> EndedTurn:
+        """What its turn stores of it."""
+        answer, spent = self.answer, self.answer.spent
+        return EndedTurn(
+            run=self.run.id,
+            number=self.number,
+            next=self.next,
+            request_id=answer.request_id,
+            stop_reason=answer.stop_reason,
+            usage=spent.usage,
+            model=answer.model,
+            container=answer.container,
+            continued=1 if self.decision.continuation or self.decision.inquiry else 0,
+            **spent.counters(),
+        )
+
+
+Committed = Literal["parked", "next", "ended", "cancelled"]
 
 
 async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
@@ -279,7 +371,7 @@ def interrupted(decision: Decision, text: str = "") -> Decision:
     return Decision(calls, Conclusion("truncated", text, limited=INTERRUPTED))
 
 
-def so_far(folding: Folding) -> Reply:
+def partial_reply(folding: Folding) -> Reply:
     """An interrupted answer: what was said is kept, and counted as far as the provider had."""
     reply = folding.so_far(INTERRUPTED)
     said = estimate(reply.blocks) if reply.blocks else 0
@@ -292,6 +384,146 @@ def _next(decision: Decision) -> Committed:
         return "ended"
     waits = decision.inquiry is not None or any(call.job is not None for call in decision.calls)
     return "parked" if waits else "next"
+
+
+async def store_answers(tx: Transaction, turned: Sequence[Turned], changes: Changes, *, notify: bool) -> list[Turned]:
+    """Store answers with their calls and questions; returns those that an earlier call had not stored.
+
+    The jobs of the runs are the caller's business: they wait for their calls, continue, or end.
+    """
+    ended = {tuple(key) for key in await tx.many(RunsSql.end_turns, answers=[each.ended for each in turned])}
+    fresh = [each for each in turned if (each.run.id, each.number) in ended]
+    if not fresh:
+        return []
+    await add_messages(tx, [Said(each.run, "answer", each.number, each.answer.blocks) for each in fresh])
+    await settle(tx, [(each.run, each.number, each.answer.spent.cost_nano) for each in fresh])
+    for each in fresh:
+        for type, data in each.answer.deltas:
+            changes.tell(each.run.id, type, data)
+        counters = each.answer.spent.counters()
+        stopped = {"turn": each.number, "stop_reason": each.answer.stop_reason, **counters}
+        if each.answer.repairs:
+            changes.tell(each.run.id, "answer_repaired", {"turn": each.number, "calls": list(each.answer.repairs)})
+        changes.tell(each.run.id, "turn_ended", stopped)
+    await _add_calls(tx, [each for each in fresh if each.decision.calls], changes)
+    await _answer_on_the_spot(tx, fresh)
+    asked = [inquiry for each in fresh for inquiry in each.inquiries]
+    if asked:
+        await inquire(tx, asked, changes, notify=notify)
+    for each in fresh:
+        if each.next in (RunState.PENDING_TOOLS, RunState.AWAITING_INPUT):
+            changes.tell(each.run.id, "run_state", moved(each.run, each.next), topic="run_state")
+    return fresh
+
+
+def moved(run: LoadedRun, state: str, before: str | None = None) -> dict[str, Any]:
+    """What is announced of a run that is being played."""
+    before = before or (RunState.STREAMING if run.mode == "streaming" else run.state)
+    return state_change(run.id, run.session, run.agent_name, run.parent, agent=run.agent, state=state, before=before)
+
+
+async def _add_calls(tx: Transaction, turned: Sequence[Turned], changes: Changes) -> None:
+    if not turned:
+        return
+    jobs: list[NewJob] = []
+    routes: set[Route] = set()
+    rows: list[NewCall] = []
+    for each in turned:
+        started = {call.row.id for call in each.launched}
+        for call in each.decision.calls:
+            if call.row.id in started and call.job is not None and call.route is not None:
+                job, route = call.job._replace(parent=each.run.job), call.route
+                if call.child is not None:
+                    job, route = await routed(tx, job, route, call.child)
+                jobs.append(job)
+                routes.add(route)
+            skipped = call.row.state is None and call.row.id not in started
+            rows.append(call.row._replace(state=CallState.SKIPPED, is_error=1) if skipped else call.row)
+            said = {"call": call.row.id, "name": call.row.name, "input": codec.decode(call.row.input)}
+            data = {**said, "turn": call.row.turn, **_pending(each.run, call)}
+            topic: Literal["tool_pending"] | None = "tool_pending" if call.row.id in started else None
+            changes.tell(each.run.id, "tool_called", data, topic=topic)
+    if jobs:
+        await enqueue(tx, jobs, sorted(routes))
+    await tx.run(CallsSql.add_calls, calls=rows)
+    await _add_children(tx, turned, changes)
+
+
+def _pending(run: LoadedRun, call: ToolCallRequest) -> dict[str, Any]:
+    return {
+        "execution_id": call.row.id,
+        "run_id": run.id,
+        "tool_name": call.row.name,
+        "is_agent_tool": call.child is not None,
+        "agent_name": call.row.name if call.child is not None else None,
+        "agent_id": call.child,
+    }
+
+
+async def _add_children(tx: Transaction, turned: Sequence[Turned], changes: Changes) -> None:
+    runs: list[NewRun] = []
+    for each in turned:
+        for call in each.launched:
+            if call.child is not None:
+                agent = await tx.one(AgentsSql.find_agent, id=call.child)
+                assert agent is not None, "an agent with versions that name it is never deleted"
+                runs.append(_child(each.run, call, agent.id, agent.name, agent.version))
+    if runs:
+        await tx.run(RunsSql.add_runs, runs=runs)
+        for child in runs:
+            changes.tell(child.id, "run_created", created(child), topic="run_created")
+
+
+def _child(run: LoadedRun, call: ToolCallRequest, agent: str, name: str, version: int) -> NewRun:
+    own = codec.decode(run.options)
+    task = str(codec.decode(call.row.input).get("task", ""))
+    return NewRun(
+        id=call.row.id,
+        session=run.session,
+        branch=call.row.id,
+        ordinal=0,
+        tenant=run.tenant,
+        agent=agent,
+        agent_name=name,
+        version=version,
+        mode=run.mode,
+        parent=run.id,
+        call=call.row.id,
+        root=run.root,
+        depth=run.depth + 1,
+        input=codec.encode([{"type": "text", "text": task or "(no task was given)"}], what="a task", cap=1 << 26),
+        variables=run.variables,
+        metadata="{}",
+        options=to_json(passed_on(run) | {name: own[name] for name in ("beyond_budget", "fork") if name in own}),
+        deadline_us=None if run.deadline_at is None else max(1, run.deadline_at - run.now),
+    )
+
+
+async def _answer_on_the_spot(tx: Transaction, turned: Sequence[Turned]) -> None:
+    """Results of turns all of whose calls were answered at once, and the word to continue where one was cut off."""
+    results = []
+    for each in turned:
+        if each.decision.calls and not each.launched and not each.cancelled:
+            results.append(await results_of(tx, each.run, each.number))
+    await add_messages(tx, results)
+    words = [
+        Said(each.run, "continuation", each.number, [{"type": "text", "text": each.decision.continuation}])
+        for each in turned
+        if each.decision.continuation is not None and not each.cancelled
+    ]
+    await add_messages(tx, words)
+
+
+async def results_of(tx: Transaction, run: LoadedRun, number: int) -> Said:
+    """The results of a turn's calls as one message, in the order in which they were asked for."""
+    calls: list[CallRow] = await tx.many(CallsSql.calls_of, run=run.id, turn=number)
+    return Said(run, "results", number, [result_block(call) for call in calls])
+
+
+# End without another call, or let a person say whether to continue.
+
+
+Asking = Literal["asked", "again", "cancelled"]
 
 
 async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], conclusion: Conclusion) -> bool:
@@ -350,6 +582,9 @@ async def _conclude(tx: Transaction, lease: Lease, run: LoadedRun, conclusion: C
         await complete_and_settle(tx, [ending], [lease.parent])
 
 
+# Fail: a call that brought no answer.
+
+
 async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unknown: bool, counted: bool) -> FailedTurn:
     """Note that a call failed; returns how often and for how long the turn has been tried."""
     lease, run, number, prefix, _ = play
@@ -379,8 +614,7 @@ async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unkno
 
 # Results of tools that a provider refuses: each is replaced by an error, once, and the model is asked again.
 #
-# The answer that called the tools was taken, so their results cannot be left out. The provider's words often say
-# which
+# The answer that called the tools was taken, so their results cannot be left out. The provider's words often say which
 # block it means (`messages.3.content.1`); where they do not, every result of the turn that is more than text is
 # replaced.
 
@@ -446,63 +680,3 @@ async def fail_and_mend(
     await fail_turn(tx, play, error, unknown=unknown, counted=unknown)
     await changes.write(tx)
     return True
-
-
-# Ids of calls: every call of an answer has one that no other call of the conversation has.
-#
-# Providers see to that, and what stands between us and them does not always. The answer is paid for, so it is kept: a
-# call without an id, or with one that is taken, gets an id of ours. It is made from the run, the turn and the place,
-# so
-# that reading the same answer again gives the same one.
-
-
-_ID = re.compile("[a-zA-Z0-9_-]{1,256}")
-UNNAMED = "unnamed"  # what a call without a name is called in the history
-
-
-class Mended(NamedTuple):
-    """An answer whose calls can be told apart, and what was changed for that, one entry for each call."""
-
-    reply: Reply
-    repairs: tuple[dict[str, Any], ...] = ()
-
-
-def used_ids(window: Sequence[WindowBlock]) -> set[str]:
-    """The ids of the calls that were made before."""
-    return {str(codec.decode(row.body).get("id")) for row in window if row.type == CLIENT_USE}
-
-
-def mended(reply: Reply, run: str, turn: int, taken: Collection[str] = ()) -> Mended:
-    """The answer with an id and a name for each call; `taken` are the ids of earlier ones."""
-    uses = [place for place, block in enumerate(reply.blocks) if block.get("type") == CLIENT_USE]
-    if not uses:
-        return Mended(reply)
-    blocks, seen = list(reply.blocks), set(taken)
-    repairs: list[dict[str, Any]] = []
-    bad: dict[str, str] = {}
-    nameless: set[str] = set()
-    for place in uses:
-        block = blocks[place]
-        id, name, given = block.get("id"), block.get("name"), block.get("input")
-        own = id if isinstance(id, str) and _ID.fullmatch(id) and id not in seen else _own_id(run, turn, place)
-        named = isinstance(name, str) and bool(name.strip())
-        seen.add(own)
-        if not named:
-            nameless.add(own)
-        if place in reply.bad_places or not isinstance(given, dict):
-            bad[own] = reply.bad_inputs.get(str(id), "")
-        if own != id or not named or not isinstance(given, dict):
-            blocks[place] = {
-                **block,
-                "id": own,
-                "name": name if named else UNNAMED,
-                "input": given if isinstance(given, dict) else {},
-            }
-        if own != id or not named:
-            repairs.append({"index": place, "was": codec.clip(str(id), 200), "id": own, "named": named})
-    kept = replace(reply, blocks=blocks, bad_inputs=bad, nameless=frozenset(nameless), duplicates=())
-    return Mended(kept, tuple(repairs))
-
-
-def _own_id(run: str, turn: int, place: int) -> str:
-    return "toolu_" + derived_id(run, "use", turn, place).replace("-", "")
