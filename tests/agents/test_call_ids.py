@@ -1,4 +1,4 @@
-"""Calls that cannot be told apart: the answer is paid for, so it is mended and kept, and bought once."""
+"""Calls that cannot be told apart: the answer is paid for, so it is repaired and kept, and bought once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.agents.runs.decision import UNNAMED, mended
+from holdfast.agents.runs.decision import UNNAMED, repair_calls
 from holdfast.events import AnswerRepaired
 from holdfast.models.fold import Reply
 from holdfast.models.script import Raw, Script, call, calls, ends, say
@@ -95,7 +95,7 @@ async def test_the_calls_of_an_answer_from_a_batch_are_told_apart_too(labs: Labs
     assert lab.rebought == []
 
 
-def test_the_same_answer_is_mended_the_same_way_every_time() -> None:
+def test_the_same_answer_is_repaired_the_same_way_every_time() -> None:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "Now."},
         {"type": "tool_use", "id": "a", "name": "add", "input": {}},
@@ -103,12 +103,12 @@ def test_the_same_answer_is_mended_the_same_way_every_time() -> None:
         {"type": "tool_use", "id": "no id!", "name": "add", "input": {}},
     ]
     reply = Reply(id="m", model="x", blocks=blocks, stop_reason="tool_use")
-    once, again = mended(reply, "run", 1), mended(reply, "run", 1)
+    once, again = repair_calls(reply, "run", 1), repair_calls(reply, "run", 1)
     assert once == again
     ids = [block["id"] for block in once.reply.tool_uses]
     assert ids[0] == "a"
     assert len(set(ids)) == 3
     assert once.reply.blocks[2] == {"type": "tool_use", "id": ids[1], "name": UNNAMED, "input": {}}
     assert set(once.reply.nameless) == set(once.reply.bad_inputs) == {ids[1]}
-    assert mended(once.reply, "run", 1).repairs == ()
-    assert mended(reply, "run", 2).reply != once.reply
+    assert repair_calls(once.reply, "run", 1).repairs == ()
+    assert repair_calls(reply, "run", 2).reply != once.reply

@@ -159,7 +159,7 @@ async def test_runs_of_a_lane_whose_row_is_gone_go_on(provided: Labs) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", ["fail_turn", "close_and_wait", "wait_for_lane"])
+@pytest.mark.parametrize("operation", ["fail_call", "close_and_wait", "wait_for_lane"])
 async def test_a_worker_that_dies_around_the_closing_strands_nobody(provided: Labs, operation: str, when: str) -> None:
     async with simulator(script=Script(say("in")), rules=[{"do": LOCKED}]) as provider:
         hf, agent = an_app(provider.url)

@@ -344,7 +344,7 @@ async def test_thinking_of_an_earlier_run_binds_nobody(hf: Holdfast, provided: L
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    ("operation", "do"), [("fail_or_change", {"status": 404}), ("commit_refused", {}), ("pass_closed_lane", {})]
+    ("operation", "do"), [("fail_call", {"status": 404}), ("commit_refused", {}), ("pass_closed_lane", {})]
 )
 async def test_a_crash_around_the_change_loses_and_doubles_nothing(
     hf: Holdfast, provided: Labs, operation: str, when: str, do: dict[str, Any]
@@ -370,7 +370,7 @@ async def test_a_crash_around_the_change_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize(
-    ("operation", "do"), [("fail_or_change", {"status": 404}), ("commit_refused", {}), ("pass_closed_lane", {})]
+    ("operation", "do"), [("fail_call", {"status": 404}), ("commit_refused", {}), ("pass_closed_lane", {})]
 )
 async def test_done_again_after_a_lost_answer_it_changes_nothing(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, operation: str, do: dict[str, Any]

@@ -199,7 +199,7 @@ async def test_a_failure_that_comes_after_the_end_of_its_run_is_not_told(make_ap
     core_of(hf).book.substitute = Down()
     agent = hf.agent("one", model="scripted:")
     run = await agent.enqueue("Go")
-    intercept(hf, fail_turn=too_late)
+    intercept(hf, fail_call=too_late)
     async with working(hf):
         with pytest.raises(RunFailed):
             await run.result(timeout="60s")

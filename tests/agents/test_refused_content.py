@@ -218,7 +218,7 @@ async def test_replacing_a_result_again_after_a_lost_answer_changes_nothing(make
     hf = make_app(embedded=False)
     hf.script("strict", Script(call("look"), strict))
     agent = hf.agent("viewer", model="scripted:strict", tools=[camera(hf)])
-    intercept(hf, fail_and_mend=twice)
+    intercept(hf, fail_and_repair=twice)
     async with working(hf):
         run = await agent.enqueue("Look")
         assert await run.text(timeout="60s") == "Gone."

@@ -1,5 +1,7 @@
-"""Fallback models: when a run gives its model up for the next one of its agent.
+"""Failures of a model: what a run does after one, and when it gives its model up for the next one of its agent.
 
+`step_after` decides it, for every failure of a call: ask again, wait behind the closed lane, ask the next model, or
+fail.
 `run.fallback` counts the models that were given up. It changes together with what caused the change, in one fenced
 transaction. Whatever fails counts: a model that has failed for the agent's `fallback_after` is given up, or one whose
 lane will be closed for longer than that. Signed thinking is bound to the model that thought it: inside an open tool
@@ -20,7 +22,7 @@ from holdfast.agents.money.limits import limits_of, stored_limits
 from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow, RunRow, WindowBlock
 from holdfast.agents.runs import turn
 from holdfast.agents.runs.decision import Decision
-from holdfast.agents.runs.end import Conclusion
+from holdfast.agents.runs.end import PROVIDER_ERROR, Conclusion
 from holdfast.agents.runs.history import server_tool_is_open
 from holdfast.agents.runs.turn import Answer, Committed, Play
 from holdfast.agents.statements import FallbacksSql, RunsSql
@@ -30,6 +32,7 @@ from holdfast.errors import NotUnderstood
 from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
+from holdfast.reasons import ACCOUNT_REFUSED, Gate, Reason, is_of_account
 from holdfast.kernel.waiting import store_step
 from holdfast.models import ModelFailure
 from holdfast.outcomes import Snooze
@@ -93,9 +96,6 @@ def is_played_here(run: LoadedRun, parse: Callable[[str], AgentSpec], has: Calla
     return True
 
 
-Final = Callable[[FailedTurn], bool]
-
-
 class ModelChange(NamedTuple):
     """From one model of an agent to the next; `given_up` is how many a run has given up before."""
 
@@ -116,14 +116,6 @@ def next_model(run: LoadedRun, spec: AgentSpec, window: Sequence[WindowBlock]) -
 def limit_us(spec: AgentSpec) -> int | None:
     """How long a model may fail before the next one is asked; None: as long as a run waits for a provider at all."""
     return None if spec.fallback_after is None else microseconds(spec.fallback_after)
-
-
-class Tried(NamedTuple):
-    """A call that failed: how often its turn was tried, and whether its model is given up for that."""
-
-    turn: FailedTurn
-    given_up: bool = False
-    left_us: int | None = None  # how long the model may continue failing
 
 
 def wait_of(number: int, change: ModelChange) -> str:
@@ -194,36 +186,102 @@ def is_refused(conclusion: Conclusion | None) -> bool:
     return conclusion is not None and conclusion.outcome == "refused"
 
 
-class Terms(NamedTuple):
-    """When a model is given up: for what is final, or for failing for `most_us`.
+class FailureTerms(NamedTuple):
+    """What an agent and its app say of calls that fail."""
 
-    `wait_us` is how long the provider wants not to be asked: if that is too long, it is too long now.
+    attempts: int  # that may have been bought
+    patience_us: int  # how long an outage is waited for
+    change: ModelChange | None = None  # from the model that failed, if another may do what it cannot
+    most_us: int | None = None  # how long a model may fail before that change
+
+
+class Retry(NamedTuple):
+    """Ask again after so long."""
+
+    after_us: int
+
+
+class NextModel(NamedTuple):
+    """The run has given its model up: ask the next one at once."""
+
+
+class WaitForLane(NamedTuple):
+    """The failure holds for everybody: close the lane and wait behind it, no longer than `left_us`."""
+
+    left_us: int | None
+
+
+class RepairResults(NamedTuple):
+    """Results of tools were refused and are errors now: ask again with those."""
+
+
+class GiveUp(NamedTuple):
+    """The run fails, with this type of error."""
+
+    error_type: str
+
+
+FailureStep = Retry | NextModel | WaitForLane | RepairResults | GiveUp
+"""What follows from a call that failed."""
+
+
+def step_after(
+    failure: ModelFailure, tried: FailedTurn, terms: FailureTerms, left_us: int | None, chance: Callable[[], float]
+) -> FailureStep:
+    """What a run does after a failure; `left_us` is how long its model may continue to fail.
+
+    What may have been bought counts against the agent's attempts; an outage is only waited for.
     """
+    wanted_us = round((failure.retry_after or 0) * 1e6)  # how long the provider wants not to be asked
+    is_final = _is_final(failure, tried, terms)
+    if terms.change is not None and (is_final or (left_us is not None and left_us <= wanted_us)):
+        return NextModel()
+    if failure.closes_lane is not None:
+        return WaitForLane(left_us)
+    if is_final:
+        kind = "context_window" if failure.kind == "context_window" else PROVIDER_ERROR
+        return GiveUp(ACCOUNT_REFUSED if is_of_account(failure.kind) else kind)
+    base = min(60.0, 0.5 * 2 ** min(tried.attempts - 1, 10))
+    delay_us = round((failure.retry_after or base * (0.5 + chance())) * 1e6)
+    return Retry(delay_us if left_us is None else min(delay_us, left_us))
 
-    change: ModelChange
-    final: Final
-    most_us: int | None
-    wait_us: int
+
+def _is_final(failure: ModelFailure, tried: FailedTurn, terms: FailureTerms) -> bool:
+    if failure.closes_lane is not None:
+        return failure.closes_lane == "person"
+    return not failure.transient or tried.failures >= terms.attempts or tried.age_us > terms.patience_us
 
 
-async def fail_or_change(
-    tx: Transaction, play: Play, error: dict[str, Any], terms: Terms, *, unknown: bool, counted: bool
-) -> Tried:
-    """Note that a call failed, and give its model up if the terms say so."""
-    change, final, most_us, wait_us = terms
+async def fail_call(  # noqa: PLR0917  what failed, and what is known of it
+    tx: Transaction,
+    play: Play,
+    failure: ModelFailure,
+    error: dict[str, Any],
+    terms: FailureTerms,
+    chance: Callable[[], float],
+) -> FailureStep:
+    """Note that a call failed, and decide what follows; a model that is given up is given up with it."""
+    change, left_us = terms.change, None
+    if change is not None:
+        since, now = await _failing_since(tx, play, change)
+        error = {**error, "model": change.from_model, "since": since}
+        left_us = None if terms.most_us is None else since + terms.most_us - now
+    unknown = failure.bought == "unknown"
+    tried = await turn.fail_turn(tx, play, error, unknown=unknown, counted=unknown)
+    step = step_after(failure, tried, terms, left_us, chance)
+    if change is not None and isinstance(step, NextModel):
+        await tx.run(FallbacksSql.renew_turn, run=play.run.id, number=play.number)
+        await _change(tx, play, change, failure.kind, str(failure))
+    return step
+
+
+async def _failing_since(tx: Transaction, play: Play, change: ModelChange) -> tuple[int, int]:
+    """Since when this turn's calls of its model have failed, and the time now."""
     last = await tx.one(FallbacksSql.last_failure, run=play.run.id, number=play.number)
     assert last is not None, "a turn that failed had begun"
     before: dict[str, Any] = codec.decode(last.error) or {}
     begun = before.get("since", last.now) if before.get("model") == change.from_model else last.now
-    since = int(await store_step(tx, play.lease, wait_of(play.number, change), str(begun)))
-    stored = {**error, "model": change.from_model, "since": since}
-    tried = await turn.fail_turn(tx, play, stored, unknown=unknown, counted=counted)
-    left_us = None if most_us is None else since + most_us - last.now
-    given_up = final(tried) or (left_us is not None and left_us <= wait_us)
-    if given_up:
-        await tx.run(FallbacksSql.renew_turn, run=play.run.id, number=play.number)
-        await _change(tx, play, change, str(error["kind"]), str(error["message"]))
-    return Tried(tried, given_up, left_us)
+    return int(await store_step(tx, play.lease, wait_of(play.number, change), str(begun))), last.now
 
 
 async def commit_refused(tx: Transaction, play: Play, answer: Answer, change: ModelChange) -> Committed:

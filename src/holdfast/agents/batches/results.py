@@ -22,7 +22,7 @@ from holdfast.agents.money.cost import Spent
 from holdfast.agents.money.limits import is_last
 from holdfast.agents.people.questions import channel_of
 from holdfast.agents.rows import LoadedRun, MailOf, RunEnd
-from holdfast.agents.runs.decision import AskedCall, Deciding, Decision, asked_calls, mended
+from holdfast.agents.runs.decision import AskedCall, Deciding, Decision, asked_calls, repair_calls
 from holdfast.agents.runs.end import (
     Conclusion,
     ContentRefusal,
@@ -35,7 +35,7 @@ from holdfast.agents.runs.end import (
 )
 from holdfast.agents.runs.history import CLIENT_USE, said_before, was_corrected
 from holdfast.agents.runs.output import UnreadAnswer
-from holdfast.agents.runs.turn import Answer, Committed, Play, Turned, after_mail, commit, mend_results, store_answers
+from holdfast.agents.runs.turn import Answer, Committed, Play, Turned, after_mail, commit, repair_results, store_answers
 from holdfast.agents.statements import InboxSql, MessagesSql, RunsSql
 from holdfast.agents.states import IN_BATCH, RunState, TurnState
 from holdfast.errors import NotUnderstood
@@ -169,7 +169,7 @@ async def find_asked_calls(
     for each in requests:
         run = loaded.get(each.run)
         if run is not None and serves(run):
-            reply = mended(reply_of(calling[each.custom_id].message or {}, each.model), run.id, each.turn).reply
+            reply = repair_calls(reply_of(calling[each.custom_id].message or {}, each.model), run.id, each.turn).reply
             asked += asked_calls(run, parse(run.definition), each.turn, reply)
     return asked
 
@@ -264,7 +264,7 @@ def _calls_something(line: BatchLine) -> bool:
 def _turned(case: _Case, by: Collector, mail: MailOf | None, earlier: _Earlier) -> Turned:
     """What follows from an answer, as from one that was streamed."""
     run, number = case.run, case.request.turn
-    reply, repairs = mended(reply_of(case.line.message or {}, case.request.model), run.id, number, earlier.taken)
+    reply, repairs = repair_calls(reply_of(case.line.message or {}, case.request.model), run.id, number, earlier.taken)
     answer = Answer(
         model=reply.model,
         blocks=reply.blocks,
@@ -321,7 +321,7 @@ async def _apply_failed(
             "turn_failed",
             {"turn": case.request.turn, "attempt": case.request.attempt, "kind": kind, "message": text},
         )
-        if kind in _FINAL and await _mended(tx, case, ContentRefusal(kind, text), changes):
+        if kind in _FINAL and await _repair_results(tx, case, ContentRefusal(kind, text), changes):
             continue
         if kind in _FINAL or case.request.failures + 1 >= _attempts(case.run, by):
             refusal = ContentRefusal(kind, text) if kind in _FINAL else None
@@ -350,12 +350,12 @@ def _trouble(line: BatchLine) -> tuple[str, str]:
     return kind, redacted((inner or {}).get("message") or f"the request {line.type}", _LONGEST)
 
 
-async def _mended(tx: Transaction, case: _Case, refusal: ContentRefusal, changes: Changes) -> bool:
+async def _repair_results(tx: Transaction, case: _Case, refusal: ContentRefusal, changes: Changes) -> bool:
     """Where a result of a tool was refused: replace it, and let the run be played again, with another request."""
     run, turn = case.run, case.request.turn
     rows = await tx.many(BatchesSql.request_body, ids=[case.request.custom_id]) if turn > 1 else []
     sent = (codec.decode(rows[0].body) or {}).get("messages", []) if rows else []
-    if not await mend_results(tx, run, turn, sent, refusal, changes):
+    if not await repair_results(tx, run, turn, sent, refusal, changes):
         return False
     error = {"kind": refusal.kind, "message": refusal.message}
     await tx.run(BatchesSql.fail_batched, run=run.id, number=turn, error=to_json(error))

@@ -416,7 +416,7 @@ _ID = re.compile("[a-zA-Z0-9_-]{1,256}")
 UNNAMED = "unnamed"  # what a call without a name is called in the history
 
 
-class Mended(NamedTuple):
+class RepairedReply(NamedTuple):
     """An answer whose calls can be told apart, and what was changed for that, one entry for each call."""
 
     reply: Reply
@@ -428,11 +428,11 @@ def used_ids(window: Sequence[WindowBlock]) -> set[str]:
     return {str(codec.decode(row.body).get("id")) for row in window if row.type == CLIENT_USE}
 
 
-def mended(reply: Reply, run: str, turn: int, taken: Collection[str] = ()) -> Mended:
+def repair_calls(reply: Reply, run: str, turn: int, taken: Collection[str] = ()) -> RepairedReply:
     """The answer with an id and a name for each call; `taken` are the ids of earlier ones."""
     uses = [place for place, block in enumerate(reply.blocks) if block.get("type") == CLIENT_USE]
     if not uses:
-        return Mended(reply)
+        return RepairedReply(reply)
     blocks, seen = list(reply.blocks), set(taken)
     repairs: list[dict[str, Any]] = []
     bad: dict[str, str] = {}
@@ -457,7 +457,7 @@ def mended(reply: Reply, run: str, turn: int, taken: Collection[str] = ()) -> Me
         if own != id or not named:
             repairs.append({"index": place, "was": codec.clip(str(id), 200), "id": own, "named": named})
     kept = replace(reply, blocks=blocks, bad_inputs=bad, nameless=frozenset(nameless), duplicates=())
-    return Mended(kept, tuple(repairs))
+    return RepairedReply(kept, tuple(repairs))
 
 
 def _own_id(run: str, turn: int, place: int) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from holdfast.agents import fallback, lanes
 from holdfast.agents.batches.mode import choose_turn, limit_left
@@ -29,13 +29,22 @@ from holdfast.agents.compaction.config import FULL
 from holdfast.agents.content import readable
 from holdfast.agents.definition import AgentSpec, Mode
 from holdfast.agents.events.log import Journal, Piece
-from holdfast.agents.fallback import check_played_here
+from holdfast.agents.fallback import (
+    FailureStep,
+    FailureTerms,
+    GiveUp,
+    NextModel,
+    RepairResults,
+    Retry,
+    WaitForLane,
+    check_played_here,
+)
 from holdfast.agents.keys import handed_back
 from holdfast.agents.money.budgets import BudgetWait, Over, is_limited, is_tree
 from holdfast.agents.money.cost import most_nano, spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
 from holdfast.agents.providers import Models, make_ready
-from holdfast.agents.rows import FailedTurn, LoadedRun, ProviderLaneRow
+from holdfast.agents.rows import LoadedRun, ProviderLaneRow
 from holdfast.agents.runs import tracing, turn
 from holdfast.agents.runs.decision import (
     ApprovalRule,
@@ -43,12 +52,12 @@ from holdfast.agents.runs.decision import (
     Decision,
     ask_rule,
     asked_calls,
-    mended,
     never,
+    repair_calls,
     run_inquiry,
     used_ids,
 )
-from holdfast.agents.runs.end import INTERRUPTED, PROVIDER_ERROR, Conclusion
+from holdfast.agents.runs.end import INTERRUPTED, Conclusion
 from holdfast.agents.runs.history import (
     BuiltRequest,
     CallBounds,
@@ -59,7 +68,7 @@ from holdfast.agents.runs.history import (
     was_corrected,
 )
 from holdfast.agents.runs.output import Reading, unknown_type
-from holdfast.agents.runs.turn import Answer, Committed, Intent, Loaded, Play, fail_and_mend, interrupted, may_be_mended
+from holdfast.agents.runs.turn import Answer, Committed, Intent, Loaded, Play, interrupted
 from holdfast.agents.tenant_policy import TenantPolicy, named_by
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -317,7 +326,7 @@ class _Turn:
             with tracing.asking(self._loop.ports, self._loop.models, asked.request, self._run) as span:
                 reply = span.answered(await self._call(model, asked))
         except ModelFailure as failure:
-            return await self._failed(failure, self._lane)
+            return await self._fail(failure)
         outcome = await self._commit(reply)
         with contextlib.suppress(Unavailable):  # the answer is stored; others find out by themselves
             await self._tell_lane()
@@ -377,7 +386,7 @@ class _Turn:
 
     async def _commit(self, reply: Reply, kept: str | None = None) -> Outcome | None:
         """Store an answer: one that was streamed, or was kept from a batch, under this id."""
-        reply, repairs = mended(reply, self._run.id, self._number, used_ids(self._loaded.window))
+        reply, repairs = repair_calls(reply, self._run.id, self._number, used_ids(self._loaded.window))
         decision = await self._decide(reply)
         answer = Answer(
             model=reply.model or self._model,
@@ -429,55 +438,49 @@ class _Turn:
         elif lanes.is_reopened(self._loaded.lanes, self._lane):
             await self._database.transact(lanes.follow_answer, self._lane)
 
-    async def _failed(self, failure: ModelFailure, lane: str) -> Outcome | None:
-        """Note the failure, and say when to try again, if ever. This is the only place that retries a provider."""
-        unknown = failure.bought == "unknown"
+    async def _fail(self, failure: ModelFailure) -> Outcome | None:
+        """Note that the call failed, and do what follows. This is the only place that retries a provider."""
+        step = await self._note_failure(failure)
+        if failure.closes_lane == "person":
+            log.error("lane %s is closed until a person opens it (holdfast lanes open): %s", self._lane, shown(failure))
+        match step:
+            case RepairResults():
+                return Snooze("0us", f"a result of a tool is replaced by an error: {failure}")
+            case NextModel():
+                if failure.closes_lane is not None:
+                    await self._database.transact(lanes.close_for, self._lane, failure)
+                return lanes.ProviderWait("0us", f"model {self._model} is no longer used: {failure}")
+            case WaitForLane(left_us):
+                patience = self._patience(left_us)
+                return lanes.after(
+                    await self._database.transact(lanes.close_and_wait, self._lease, self._lane, failure, **patience)
+                )
+            case GiveUp(error_type):
+                return Fail(f"the model could not be called: {failure}", error_type)
+            case Retry(after_us):
+                said = "run %s: the provider failed, and is asked again in %.1f s (turn %d): %s"
+                run = self._run.id
+                log.warning(said, run, after_us / 1e6, self._number, shown(failure), extra={"run": run})
+                return lanes.ProviderWait(f"{after_us}us", f"the provider failed: {failure}")
+            case _:
+                assert_never(step)
+
+    async def _note_failure(self, failure: ModelFailure) -> FailureStep:
+        """Store that the call failed, with what that changes; returns what follows."""
+        transact = self._database.transact
         error = {"kind": failure.kind, "message": str(failure), "status": failure.status, "code": failure.code}
         error["request_id"] = failure.request_id or self._request_id
         if failure.closes_lane is not None:
-            error["lane"] = lane
-        # What may have been bought counts against the agent's attempts; an outage is only waited for.
-        patience = microseconds(self._loop.settings.provider_patience)
-        if may_be_mended(failure.kind, self._number):
-            transact = self._database.transact
-            if await transact(fail_and_mend, self._play, error, self._sent, unknown=unknown):
-                return Snooze("0us", f"a result of a tool is replaced by an error: {failure}")
-
-        def final(tried: FailedTurn) -> bool:
-            if failure.closes_lane is not None:
-                return failure.closes_lane == "person"
-            return not failure.transient or tried.failures >= self._spec.attempts or tried.age_us > patience
-
+            error["lane"] = self._lane
+        if turn.may_repair_results(failure.kind, self._number):
+            unknown = failure.bought == "unknown"
+            if await transact(turn.fail_and_repair, self._play, error, self._sent, unknown=unknown):
+                return RepairResults()
         change = self._next_model() if fallback.is_given_up_for(failure) else None
-        how: dict[str, Any] = {"unknown": unknown, "counted": unknown}
-        if change is None:
-            failed = fallback.Tried(await self._database.transact(turn.fail_turn, self._play, error, **how))
-        else:
-            wait_us = round((failure.retry_after or 0) * 1e6)
-            terms = fallback.Terms(change, final, fallback.limit_us(self._spec), wait_us)
-            failed = await self._database.transact(fallback.fail_or_change, self._play, error, terms, **how)
-        tried, given_up, left_us = failed
-        if failure.closes_lane == "person":
-            log.error("lane %s is closed until a person opens it (holdfast lanes open): %s", lane, shown(failure))
-        if failure.closes_lane is not None and not given_up:
-            closing = self._database.transact(
-                lanes.close_and_wait, self._lease, lane, failure, **self._patience(left_us)
-            )
-            return lanes.after(await closing)
-        if failure.closes_lane is not None:
-            await self._database.transact(lanes.close_for, lane, failure)
-        if given_up:
-            return lanes.ProviderWait("0us", f"model {self._model} is no longer used: {failure}")
-        if final(tried):
-            kind = "context_window" if failure.kind == "context_window" else PROVIDER_ERROR
-            kind = ACCOUNT_REFUSED if is_of_account(failure.kind) else kind
-            return Fail(f"the model could not be called: {failure}", kind)
-        base = min(60.0, 0.5 * 2 ** min(tried.attempts - 1, 10))
-        delay = round((failure.retry_after or base * (0.5 + self._loop.ports.random.random())) * 1e6)
-        delay = delay if left_us is None else min(delay, left_us)
-        said = "run %s: the provider failed, and is asked again in %.1f s (turn %d): %s"
-        log.warning(said, self._run.id, delay / 1e6, self._number, shown(failure), extra={"run": self._run.id})
-        return lanes.ProviderWait(f"{delay}us", f"the provider failed: {failure}")
+        patience_us = microseconds(self._loop.settings.provider_patience)
+        terms = FailureTerms(self._spec.attempts, patience_us, change, fallback.limit_us(self._spec))
+        chance = self._loop.ports.random.random
+        return await transact(fallback.fail_call, self._play, failure, error, terms, chance)
 
     async def _defer(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
         """Leave the turn to a batch, and the run waits without a worker."""

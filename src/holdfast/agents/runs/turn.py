@@ -622,7 +622,7 @@ async def fail_turn(tx: Transaction, play: Play, error: dict[str, Any], *, unkno
 _PLACE = re.compile(r"\bmessages\.(\d{1,9})\.content\.(\d{1,9})\b")
 
 
-def may_be_mended(kind: str, turn: int) -> bool:
+def may_repair_results(kind: str, turn: int) -> bool:
     """Whether results of tools may be what was refused: the first turn has none."""
     return turn > 1 and kind in CONTENT_KINDS
 
@@ -644,7 +644,7 @@ def to_replace(results: Sequence[dict[str, Any]], sent: Sequence[dict[str, Any]]
     return carriers if message < len(sent) - 1 or block.get("type") == "tool_result" else []
 
 
-async def mend_results(  # noqa: PLR0917  whose results, and what was said of them
+async def repair_results(  # noqa: PLR0917  whose results, and what was said of them
     tx: Transaction,
     run: LoadedRun,
     turn: int,
@@ -664,7 +664,7 @@ async def mend_results(  # noqa: PLR0917  whose results, and what was said of th
     return True
 
 
-async def fail_and_mend(
+async def fail_and_repair(
     tx: Transaction, play: Play, error: dict[str, Any], sent: Sequence[dict[str, Any]], *, unknown: bool
 ) -> bool:
     """Note that a call was refused, and make its results such that it can be made again; False: nothing is changed."""
@@ -675,7 +675,7 @@ async def fail_and_mend(
     failed = (TurnState.FAILED, play.lease.epoch, play.lease.token)
     if turn is not None and (turn.state, turn.epoch, turn.token) == failed:
         return True  # an earlier call did it, and its answer was lost
-    if not await mend_results(tx, play.run, play.number, sent, refusal, changes):
+    if not await repair_results(tx, play.run, play.number, sent, refusal, changes):
         return False
     await fail_turn(tx, play, error, unknown=unknown, counted=unknown)
     await changes.write(tx)
