@@ -165,7 +165,7 @@ HTTP: list[tuple[str, Any]] = [("holdfast.http.sse", http.sse)]
 MODELS: list[tuple[str, Any]] = [
     (f"holdfast.models.{name}", getattr(models, name))
     for name in (
-        *("Model", "Request", "Answered", "ModelFailure", "ScriptedModel", "Script"),
+        *("Model", "Request", "ResponseHead", "ModelFailure", "ScriptedModel", "Script"),
         *("say", "call", "calls", "think", "refuse", "truncate", "block", "ends"),
         *("Facts", "facts_for", "Price", "cost"),
     )

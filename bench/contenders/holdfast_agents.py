@@ -14,7 +14,7 @@ from holdfast.agents.runs.loop import RunLoop
 from holdfast.app import core_of
 from holdfast.clock import SystemClock
 from holdfast.events import TextDelta
-from holdfast.models import Answered, Request
+from holdfast.models import Request, ResponseHead
 from holdfast.models.script import Script, call, calls
 from holdfast.models.script import say as answer
 from holdfast.models.simulator import provider as simulated
@@ -166,8 +166,8 @@ class Metronome:
     def __init__(self, seconds: float) -> None:
         self._pieces = round(seconds * TOKENS_A_SECOND)
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
-        answered(Answered())
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
+        answered(ResponseHead())
         usage = {"input_tokens": 1, "output_tokens": self._pieces}
         yield {"type": "message_start", "message": {"id": "m", "model": request.model, "content": [], "usage": usage}}
         yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
@@ -193,7 +193,7 @@ class Watched:
         self._model = model
         self.times: list[tuple[float, float]] = []
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         begun = time.perf_counter()
         async for event in self._model.stream(request, answered):
             if event.get("type") == "message_stop":

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import Holdfast, Limits
-from holdfast.models.fold import Folding
+from holdfast.models.fold import ReplyFold
 from holdfast.models.script import Script, call, calls, say
 from holdfast.models.simulator.strict import check_request
 from holdfast.models.wire import KEY
@@ -19,7 +19,7 @@ from tests.support.apps import MakeApp, eventually, happens
 
 @pytest.mark.parametrize("text", ['{"x": NaN}', '{"x": 1e999}', '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"])
 def test_arguments_that_are_no_json_are_bad_ones(text: str) -> None:
-    folding = Folding()
+    folding = ReplyFold()
     use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
     for event in (
         {"type": "message_start", "message": {"id": "m", "model": "x", "content": [], "usage": {}}},

@@ -147,10 +147,10 @@ async def test_runs_of_a_lane_whose_row_is_gone_go_on(provided: Labs) -> None:
         lab = await provided.use(hf)
         runs = await stopped(lab, agent, 3)
         provider.state.rules.clear()
-        from holdfast.agents.statements import ProvidersSql
+        from holdfast.agents.statements import ProviderLanesSql
 
         async def forget(tx: Any) -> None:
-            await tx.run(ProvidersSql.forget_lane, name=lane(hf))
+            await tx.run(ProviderLanesSql.forget_lane, name=lane(hf))
 
         await core_of(hf).runtime().transact(forget)
         await core_of(hf).runtime().transact(OpenLanes().tend, hf.settings)
@@ -248,10 +248,10 @@ async def test_the_lanes_a_time_closed_are_forgotten_when_nobody_waits(provided:
         await lab.clock.advance("2s")
         (row,) = await settle(lab, await agent.enqueue("Go"))
         assert row.state == "completed"
-        from holdfast.agents.statements import ProvidersSql
+        from holdfast.agents.statements import ProviderLanesSql
 
         async def left(tx: Any) -> list[Any]:
-            return list(await tx.many(ProvidersSql.lanes))
+            return list(await tx.many(ProviderLanesSql.lanes))
 
         assert await core_of(hf).runtime().transact(left) == []
 

@@ -13,7 +13,7 @@ from holdfast import Holdfast, Retry, Snooze
 from holdfast.agents.adoption import run_definition
 from holdfast.agents.runs import turn
 from holdfast.agents.runs.decision import Decision
-from holdfast.agents.runs.turn import Answer, Committed, Play
+from holdfast.agents.runs.turn import Answer, CommitResult, Play
 from holdfast.agents.statements import CallsSql, RunsSql
 from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
@@ -107,7 +107,7 @@ async def test_ap_13_a_commit_that_breaks_off_leaves_no_call_behind(
     found: list[tuple[str, int, int]] = []
     broken: list[str] = []
 
-    async def watched(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+    async def watched(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> CommitResult:
         run = await tx.one(RunsSql.find_run, id=play.run.id)
         assert run is not None
         children = await tx.many(CallsSql.calls_of, run=run.id, turn=None)

@@ -16,7 +16,7 @@ from holdfast.agents.tools import ToolContext
 from holdfast.app import core_of
 from holdfast.events import TurnRestarted
 from holdfast.kernel.workers import lose_workers
-from holdfast.models import Answered, Request
+from holdfast.models import Request, ResponseHead
 from holdfast.models.protocol import Wire
 from holdfast.models.script import Script, call, calls, ends, say
 from holdfast.models.spool import read_witness
@@ -88,7 +88,7 @@ class Ordered(Counting):
     async def warm(self) -> None:
         self.readied.append(self._commits())
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         self.asked.append(self._commits())
         async for event in super().stream(request, answered):
             yield event

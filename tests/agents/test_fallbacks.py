@@ -14,7 +14,7 @@ from holdfast.app import core_of
 from holdfast.errors import BadSetting, UsageError
 from holdfast.events import Event, ModelChanged, TurnFailed
 from holdfast.models import ModelFailure
-from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.protocol import Request, ResponseHead, Wire
 from holdfast.models.script import Script, Step, call, ends, refuse, say, think
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.simulator import simulator
@@ -262,7 +262,9 @@ async def test_one_failure_after_a_long_wait_gives_nothing_up(hf: Holdfast, labs
     class Slow(ScriptedModel):
         calls = 0
 
-        async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        async def stream(
+            self, request: Request, answered: Callable[[ResponseHead], None]
+        ) -> AsyncGenerator[Wire, None]:
             self.calls += 1
             if self.calls == 1:
                 for _ in range(30):

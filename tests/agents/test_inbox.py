@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import SessionBusy, UsageError
-from holdfast.models.protocol import Answered, Request, Wire, unmarked
+from holdfast.models.protocol import Request, ResponseHead, Wire, unmarked
 from holdfast.models.script import Part, Script, block, call, calls, ends, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.testing import Labs
@@ -57,7 +57,7 @@ class Gated(ScriptedModel):
         super().__init__(script)
         self.said, self.go = asyncio.Event(), asyncio.Event()
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         async for event in super().stream(request, answered):
             if event["type"] == "message_delta":
                 self.said.set()

@@ -11,7 +11,7 @@ from holdfast import Holdfast
 from holdfast.agents.lanes import close_lane
 from holdfast.app import core_of
 from holdfast.errors import StoreUnavailable
-from holdfast.models import Answered, Request
+from holdfast.models import Request, ResponseHead
 from holdfast.models.protocol import Wire
 from holdfast.models.script import Script, say
 from tests.support.agents import Counting
@@ -22,9 +22,11 @@ async def test_a_lane_that_cannot_be_closed_costs_no_answer(hf: Holdfast, monkey
         raise StoreUnavailable("gone for a moment.")
 
     class Spent(Counting):
-        async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+        async def stream(
+            self, request: Request, answered: Callable[[ResponseHead], None]
+        ) -> AsyncGenerator[Wire, None]:
             limits = {"requests-remaining": "0", "requests-reset": "2126-01-01T00:00:00Z"}
-            answered(Answered(limits=limits))
+            answered(ResponseHead(limits=limits))
             async for event in super().stream(request, lambda _: None):
                 yield event
 

@@ -22,7 +22,7 @@ from holdfast.kernel.rows import Lease
 from holdfast.kernel.sql import in_schema
 from holdfast.models.facts import facts_for
 from holdfast.models.failures import ModelFailure
-from holdfast.models.protocol import Answered, Request
+from holdfast.models.protocol import Request, ResponseHead
 from holdfast.models.script import Script, call, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.simulator.strict import check_conversation
@@ -51,7 +51,7 @@ def intercept(app: Holdfast, **hooks: Hook) -> None:
 class Strict(ScriptedModel):
     """Refuses what the provider would refuse."""
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> Any:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> Any:
         check_conversation(request.body(), facts_for("scripted:"))
         async for event in super().stream(request, answered):
             yield event
@@ -154,7 +154,7 @@ async def test_a_run_that_waited_long_is_not_taken_from_the_worker_that_just_too
     loads: list[int] = []
 
     class Busy(ScriptedModel):
-        async def stream(self, request: Request, answered: Callable[[Answered], None]) -> Any:
+        async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> Any:
             if len(loads) == 1:
                 raise ModelFailure("overloaded", "come back later", bought="no")
             async for event in super().stream(request, answered):
@@ -182,7 +182,7 @@ async def test_a_failure_that_comes_after_the_end_of_its_run_is_not_told(make_ap
     refused: list[str] = []
 
     class Down(ScriptedModel):
-        async def stream(self, request: Request, answered: Callable[[Answered], None]) -> Any:
+        async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> Any:
             if not refused:
                 raise ModelFailure("overloaded", "come back later", bought="no")
             yield {}

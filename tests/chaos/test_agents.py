@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.agents.api.run import Run
 from holdfast.app import core_of
 from holdfast.events import Event, InputDelta, RunEnded, TextDelta, TurnRestarted
-from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.protocol import Request, ResponseHead, Wire
 from holdfast.models.script import Script, call, say
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import read_witness
@@ -302,7 +302,7 @@ class Losing:
         self._proxy = proxy
         self.lost = 0
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         async for event in self._model.stream(request, answered):
             if event["type"] in ("message_start", "message_stop"):
                 self.lost += self._proxy.lost.is_set()

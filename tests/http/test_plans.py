@@ -223,7 +223,7 @@ def _whole(statement: Statement, scanned: list[str], text: str) -> list[str]:
 # Statements about what is small, or is one row by its key: their plans are judged elsewhere, or need no judgement.
 ELSEWHERE = {
     *("agents.sql", "audit.sql", "batches.sql", "brokers.sql", "capsules.sql", "forks.sql", "jobs.sql", "plans.sql"),
-    *("pools.sql", "providers.sql", "pruning.sql", "queues.sql", "requests.sql", "schedules.sql", "tokens.sql"),
+    *("pools.sql", "provider_lanes.sql", "pruning.sql", "queues.sql", "requests.sql", "schedules.sql", "tokens.sql"),
     *("logins.sql", "watch.sql", "why.sql"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.access.principals import Principal, Role
 from holdfast.agents.definition import AgentSpec
-from holdfast.agents.runs.create import AgentName, Named, put_agent
+from holdfast.agents.runs.create import AgentName, NamedAgent, put_agent
 from holdfast.agents.tenant_policy import NOTHING, TenantPolicy
 from holdfast.app import core_of
 from holdfast.clock import Ports
@@ -167,7 +167,7 @@ async def test_settings_allow_for_every_tenant(make_app: MakeApp) -> None:
 
 async def store_as_before(hf: Holdfast, spec: AgentSpec) -> None:
     """Past the check, as from before the policy was declared."""
-    await core_of(hf).runtime().transact(put_agent, Named(AgentName(spec.name, "acme"), spec))
+    await core_of(hf).runtime().transact(put_agent, NamedAgent(AgentName(spec.name, "acme"), spec))
 
 
 async def test_a_worker_refuses_what_was_stored_before(program: Program) -> None:

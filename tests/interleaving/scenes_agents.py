@@ -14,8 +14,8 @@ from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.rows import NewDelta, Requested, Speaking
 from holdfast.agents.runs import inbox
-from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run, run_job
-from holdfast.agents.runs.decision import Deciding, Decision
+from holdfast.agents.runs.create import AgentName, NamedAgent, SessionWish, Submission, create_run, run_job
+from holdfast.agents.runs.decision import Decider, Decision
 from holdfast.agents.runs.turn import Answer, Intent, Play, begin, commit, conclude, fail_turn, load, queue_up
 from holdfast.agents.states import InquiryState
 from holdfast.kernel.cancel import cancel, cancel_family
@@ -56,7 +56,7 @@ class Agents(Scene):
         return Submission(
             job=job,
             route=route,
-            agent=Named(AgentName("helper"), SPEC),
+            agent=NamedAgent(AgentName("helper"), SPEC),
             agent_name="helper",
             session=SessionWish(self.id(session), key=key),
             input=f'[{{"type": "text", "text": "{name}"}}]',
@@ -104,7 +104,7 @@ class Agents(Scene):
         )
 
     def decision(self, play: Play, reply: Reply) -> Decision:
-        return Deciding(play.run, SPEC, play.number, self.store.settings, lambda tool, *_: tool.approve).decide(reply)
+        return Decider(play.run, SPEC, play.number, self.store.settings, lambda tool, *_: tool.approve).decide(reply)
 
     async def answered(self, play: Play, *uses: str) -> None:
         said = self.answering(play, *uses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.agents.lanes import OpenLanes, close_lane, let_through, wait_for_lane
-from holdfast.agents.statements import ProvidersSql
+from holdfast.agents.statements import ProviderLanesSql
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete
 from holdfast.kernel.database import Transaction
@@ -33,7 +33,7 @@ class Closed(Scene):
         await self.do(close_lane, LANE, None, person=True, reason="no money")
 
     async def look(self, tx: Transaction) -> dict[str, Any]:
-        return {f"provider lane {lane.name}": lane._asdict() for lane in await tx.many(ProvidersSql.lanes)}
+        return {f"provider lane {lane.name}": lane._asdict() for lane in await tx.many(ProviderLanesSql.lanes)}
 
     @verb
     def wait(self) -> Call:

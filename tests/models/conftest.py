@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from holdfast.models import (
-    Answered,
     Batches,
     BatchItem,
     BatchLine,
     BatchStatus,
-    Folding,
     Model,
     ModelFailure,
     Reply,
+    ReplyFold,
     Request,
+    ResponseHead,
 )
 from holdfast.models.anthropic import AnthropicModel
 from holdfast.models.simulator import SimulatedProvider, simulator
@@ -42,7 +42,7 @@ def request_of(*messages: Any, **more: Any) -> Request:
 
 async def ask(model: Model, request: Request) -> Reply:
     """The whole reply."""
-    folding = Folding()
+    folding = ReplyFold()
     async for event in model.stream(request, lambda _: None):
         folding.feed(event)
     return folding.reply()
@@ -77,14 +77,14 @@ class Conversation:
 
     def __init__(self, provider: SimulatedProvider, model: AnthropicModel) -> None:
         self.provider, self.model = provider, model
-        self.answered: list[Answered] = []
+        self.answered: list[ResponseHead] = []
 
     async def events(self, request: Request) -> list[dict[str, Any]]:
         async with aclosing(self.model.stream(request, self.answered.append)) as events:
             return [event async for event in events]
 
     async def reply(self, request: Request) -> Reply:
-        folding = Folding()
+        folding = ReplyFold()
         for event in await self.events(request):
             folding.feed(event)
         return folding.reply()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import Ports
-from holdfast.models import Answered, Batches, Model, ModelFailure, Script, say
+from holdfast.models import Batches, Model, ModelFailure, ResponseHead, Script, say
 from holdfast.models.anthropic import AnthropicModel
 from holdfast.testing.clock import LabClock
 from tests.models.conftest import Conversation, Converse, item, items, request_of, results, submit, types
@@ -26,7 +26,7 @@ def clock() -> LabClock:
 
 async def test_a_batch_goes_round(converse: Converse) -> None:
     talk = await converse()
-    told: list[Answered] = []
+    told: list[ResponseHead] = []
     made = await talk.model.submit_batch(items(3), call="batch-1", total=60, answered=told.append)
     assert (made.status, made.ended, made.size, made.counts["processing"]) == ("in_progress", False, 3, 3)
     assert [(each.status, each.organization) for each in told] == [(200, "org_simulated")]
@@ -209,7 +209,7 @@ async def test_a_failed_submit_says_whether_there_may_be_a_batch(
     converse: Converse, do: dict[str, Any], kind: str, bought: str, made: int
 ) -> None:
     talk = await converse({"match": {**LOST, "nth": 1}, "do": do})
-    told: list[Answered] = []
+    told: list[ResponseHead] = []
     total = 2 if "slow_headers" in do or do.get("lost_answer") == {"stall": True} else 60
     with pytest.raises(ModelFailure) as caught:
         await talk.model.submit_batch(items(2), call="c", total=total, answered=told.append)

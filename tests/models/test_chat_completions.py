@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.models import Folding, ModelFailure, Request
+from holdfast.models import ModelFailure, ReplyFold, Request
 from holdfast.models.chat_completions import ChatModel, OpenAICompatible, chat_body
-from holdfast.models.registry import Providers
+from holdfast.models.registry import ProviderRegistry
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}
 
@@ -78,7 +78,7 @@ def request(**given: Any) -> Request:
 
 
 async def reply(model: ChatModel, asked: Request | None = None) -> Any:
-    folding = Folding()
+    folding = ReplyFold()
     async for event in model.stream(asked or request(), lambda _: None):
         folding.feed(event)
     await model.close()
@@ -209,9 +209,9 @@ def test_what_such_an_api_has_no_place_for_is_refused_by_name(block: dict[str, A
 @pytest.mark.parametrize("prefix", ["", "Open AI", "scripted", "a" * 33])
 def test_a_prefix_that_cannot_be_one_is_refused(prefix: str) -> None:
     with pytest.raises(UsageError, match="prefix"):
-        Providers().add(prefix, OpenAICompatible(key_env=None))
+        ProviderRegistry().add(prefix, OpenAICompatible(key_env=None))
 
 
 def test_something_else_is_not_a_provider() -> None:
     with pytest.raises(UsageError, match="a provider has open, lack and credential; str does not"):
-        Providers().add("mine", "a provider")  # type: ignore[arg-type]
+        ProviderRegistry().add("mine", "a provider")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.models import FoldedInput, FoldedText, FoldedThinking, Folding, ModelFailure, Reply
+from holdfast.models import InputPiece, ModelFailure, Reply, ReplyFold, TextPiece, ThinkingPiece
 
 START: dict[str, Any] = {
     "type": "message_start",
@@ -38,7 +38,7 @@ KEYS = {"text": "text", "thinking": "thinking", "input_json": "partial_json"}
 
 
 def folded(*events: dict[str, Any]) -> Reply:
-    folding = Folding()
+    folding = ReplyFold()
     for event in events:
         folding.feed(event)
     return folding.reply()
@@ -101,7 +101,7 @@ def test_usage_is_cumulative_so_a_later_counter_replaces_an_earlier_one() -> Non
 
 
 def test_deltas_are_told_as_they_come() -> None:
-    folding = Folding()
+    folding = ReplyFold()
     events = [
         START,
         *block(0, {"type": "thinking", "thinking": ""}, "thinking", ["a"]),
@@ -110,7 +110,7 @@ def test_deltas_are_told_as_they_come() -> None:
         *END,
     ]
     told = [delta for event in events if (delta := folding.feed(event))]
-    assert told == [FoldedThinking(0, "a"), FoldedText(1, "b"), FoldedInput(2, "{}")]
+    assert told == [ThinkingPiece(0, "a"), TextPiece(1, "b"), InputPiece(2, "{}")]
     assert folding.complete
 
 
@@ -226,7 +226,7 @@ def test_events_out_of_order_or_shape_are_malformed(events: list[dict[str, Any]]
 
 
 def test_a_reply_without_its_last_event_is_none() -> None:
-    folding = Folding()
+    folding = ReplyFold()
     for event in [START, *TEXT, END[0]]:
         folding.feed(event)
     assert not folding.complete

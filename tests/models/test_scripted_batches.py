@@ -15,11 +15,11 @@ import pytest
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
 from holdfast.models import (
-    Answered,
     Batches,
     MemoryShelf,
     Model,
     ModelFailure,
+    ResponseHead,
     Script,
     ScriptedModel,
     ends,
@@ -60,7 +60,7 @@ async def test_it_is_a_model_and_takes_batches(make: Make) -> None:
 
 async def test_what_one_has_made_another_reads(make: Make) -> None:
     maker, reader = make(Script(lambda messages: say(f"re: {messages[-1]['content']}"))), make()
-    told: list[Answered] = []
+    told: list[ResponseHead] = []
     made = await maker.submit_batch(items(2), call="c", total=60, answered=told.append)
     assert (made.status, made.size, made.counts["processing"], len(told)) == ("in_progress", 2, 2, 1)
     await maker.close()

@@ -161,7 +161,7 @@ TOOLS: Final = (
         "a call that may be started once starts again after its worker died",
         (
             Code(
-                "holdfast.agents.runs.decision:Deciding._tool_call",
+                "holdfast.agents.runs.decision:Decider._tool_call",
                 'max_rescues=0 if tool.effect == "once" else settings.max_rescues',
                 "max_rescues=settings.max_rescues",
             ),
@@ -174,7 +174,7 @@ TOOLS: Final = (
         "a call that a person must approve runs without being asked about",
         (
             Code(
-                "holdfast.agents.runs.decision:Deciding._inquiry",
+                "holdfast.agents.runs.decision:Decider._inquiry",
                 "elif tool.approve and self._approving(tool, row.id):",
                 "elif False:",
             ),

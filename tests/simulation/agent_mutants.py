@@ -14,7 +14,7 @@ from holdfast.agents.rows import RunEnd
 from holdfast.agents.runs import turn
 from holdfast.agents.runs.decision import Decision
 from holdfast.agents.runs.end import AgentJobs, end_run
-from holdfast.agents.runs.turn import Answer, Committed, Play, Turned
+from holdfast.agents.runs.turn import Answer, CommitResult, CommittedTurn, Play
 from holdfast.agents.statements import CallsSql, EventsSql, RunsSql
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
@@ -40,11 +40,11 @@ def committing(make: Callable[[AgentWorld], Commit]) -> Plant:
 
 
 def _in_two_transactions(world: AgentWorld) -> Commit:
-    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> CommitResult:
         if not any(call.job for call in decision.calls):
             return await turn.commit(tx, play, answer, decision)
         committed = await turn.commit(tx, play, answer, Decision())
-        turned = Turned(play.run, play.number, answer, decision)
+        turned = CommittedTurn(play.run, play.number, answer, decision)
         later = partial(world.store.execute, world.client, _launch, (play, turned), {}, again=False)
         world.store.loop.call_later(0.01, later, context=world.store.context)
         return "parked" if committed == "next" else committed
@@ -52,7 +52,7 @@ def _in_two_transactions(world: AgentWorld) -> Commit:
     return commit
 
 
-async def _launch(tx: Transaction, play: Play, turned: Turned) -> None:
+async def _launch(tx: Transaction, play: Play, turned: CommittedTurn) -> None:
     changes = Changes()
     await turn._add_calls(tx, [turned], changes)
     await changes.write(tx)
@@ -61,7 +61,7 @@ async def _launch(tx: Transaction, play: Play, turned: Turned) -> None:
 
 
 def _with_usage_added_up(world: AgentWorld) -> Commit:
-    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> CommitResult:
         added = answer.spent._replace(output_tokens=world.provider.deltas[play.run.id, play.number])
         return await turn.commit(tx, play, answer._replace(spent=added), decision)
 
@@ -69,7 +69,7 @@ def _with_usage_added_up(world: AgentWorld) -> Commit:
 
 
 def _with_once_repeated(world: AgentWorld) -> Commit:
-    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+    async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> CommitResult:
         again = tuple(
             call._replace(job=call.job._replace(max_rescues=5)) if call.job is not None and call.child is None else call
             for call in decision.calls

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from holdfast.models.batches import BatchItem, BatchLine, BatchStatus
 from holdfast.models.failures import ModelFailure
-from holdfast.models.fold import Folding
-from holdfast.models.protocol import Answered, Wire
+from holdfast.models.fold import ReplyFold
+from holdfast.models.protocol import ResponseHead, Wire
 from holdfast.models.wire import to_events
 from tests.simulation.store import Store
 
@@ -57,7 +57,7 @@ class BatchBay:
         return True
 
     async def submit(
-        self, items: Sequence[BatchItem], answered: Callable[[Answered], None], late: Callable[[], bool]
+        self, items: Sequence[BatchItem], answered: Callable[[ResponseHead], None], late: Callable[[], bool]
     ) -> BatchStatus:
         await asyncio.sleep(self._chance.random())
         if self._happens("batch refused"):
@@ -72,7 +72,7 @@ class BatchBay:
             )
         if self._happens("batch lost after"):
             raise ModelFailure("cut", "the connection was lost", bought="unknown")
-        answered(Answered(request_id=f"req {batch.id}"))
+        answered(ResponseHead(request_id=f"req {batch.id}"))
         return self._status(batch)
 
     def _make(self, items: Sequence[BatchItem]) -> SimBatch:
@@ -153,7 +153,7 @@ class BatchBay:
     def _message(self, batch: SimBatch, item: BatchItem) -> Wire:
         body = json.loads(item.params)
         run, turn, attempt = item.custom_id.rsplit("_", 2)
-        folding = Folding()
+        folding = ReplyFold()
         for event in to_events(self._plan(body), body, call=f"{run}/{turn}/{attempt}"):
             folding.feed(event)
         reply = folding.reply()

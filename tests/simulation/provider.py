@@ -16,7 +16,7 @@ from typing import Any, Final
 from holdfast.models.batches import BatchItem, BatchLine, BatchStatus
 from holdfast.models.facts import facts_for
 from holdfast.models.failures import ModelFailure
-from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.protocol import Request, ResponseHead, Wire
 from holdfast.models.script import ScriptedTurn, call, calls, last_user_text, refuse, say, truncate, turns_since_user
 from holdfast.models.simulator.http import RequestRefused
 from holdfast.models.simulator.strict import check_conversation
@@ -46,7 +46,7 @@ class SimProvider:
         self._odds = {fate: self._chance.uniform(0, 0.08) if self._chance.random() < 0.6 else 0.0 for fate in FATES}
         self.bay = BatchBay(store, lambda body: plan(self._seed, body), self._check)
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         key = self._arrives(request.call)
         fate = self._fate()
         self._refuse(fate)
@@ -56,7 +56,7 @@ class SimProvider:
         events = self._events(key, to_events(plan(self._seed, body), body, call=request.call))
         if fate == "slow":
             await asyncio.sleep(self._ttl * self._chance.choice((0.5, 1.5)))
-        answered(Answered(request_id=f"req {request.call}"))
+        answered(ResponseHead(request_id=f"req {request.call}"))
         last = len(events) - 1 if fate == "cut at the end" else self._chance.randrange(1, len(events))
         pause = self._chance.choice((0.0, 0.0, 0.02, 0.3))
         for place, event in enumerate(events):
@@ -72,7 +72,7 @@ class SimProvider:
         return count_tokens(request.body())
 
     async def submit_batch(
-        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[Answered], None]
+        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[ResponseHead], None]
     ) -> BatchStatus:
         late = self._submitted(call)
         return await self.bay.submit(items, answered, late)

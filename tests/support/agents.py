@@ -12,7 +12,7 @@ from holdfast.agents.api.run import Run
 from holdfast.agents.runs.create import AgentName
 from holdfast.agents.values import RunRecord
 from holdfast.app import core_of
-from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.protocol import Request, ResponseHead, Wire
 from holdfast.models.script import Script, ScriptedTurn, Step
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.simulator import SimulatedProvider
@@ -126,7 +126,7 @@ class Gated:
         self._waits = waits  # so many of its calls wait, the others go through
         self._model = ScriptedModel(Script(*steps))
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         self.calls += 1
         self.waiting += 1
         self.most = max(self.most, self.waiting)
@@ -160,7 +160,7 @@ class Counting:
         self._hold = hold
         self.calls = 0
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         self.calls += 1
         if self._hold is not None:
             async for event in self._hold():

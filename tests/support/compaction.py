@@ -10,7 +10,7 @@ from holdfast.agents.compaction.compactor import look
 from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.app import core_of
 from holdfast.models import Model, ModelFailure
-from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.protocol import Request, ResponseHead, Wire
 from holdfast.models.script import Script, call, say, think
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.simulator.http import RequestRefused
@@ -36,7 +36,7 @@ class Strict:
         """Let one more model answer, by a script."""
         self.models[model] = ScriptedModel(script)
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         self.requests.append(request)
         try:
             check_request(request.body(), key=KEY, account="")

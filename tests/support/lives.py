@@ -14,8 +14,8 @@ from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.people.rulings import list_inquiries
 from holdfast.agents.queries import list_calls
 from holdfast.agents.rows import LoadedRun
-from holdfast.agents.runs.create import AgentName, Named, SessionWish, Submission, create_run, run_job
-from holdfast.agents.runs.decision import Deciding
+from holdfast.agents.runs.create import AgentName, NamedAgent, SessionWish, Submission, create_run, run_job
+from holdfast.agents.runs.decision import Decider
 from holdfast.agents.runs.turn import Answer, Intent, Play, begin, commit, load
 from holdfast.agents.states import RunState
 from holdfast.agents.system_jobs import BATCH
@@ -99,7 +99,7 @@ class OneRun:
         new = Submission(
             job=job,
             route=route,
-            agent=Named(AgentName("helper"), SPEC),
+            agent=NamedAgent(AgentName("helper"), SPEC),
             agent_name="helper",
             session=session,
             input='[{"type": "text", "text": "Go."}]',
@@ -163,8 +163,8 @@ class OneRun:
         said: str = await self.do(commit, play, Answer("scripted:", blocks, reason, SPENT, "request"), decided)
         return said
 
-    def deciding(self, run: LoadedRun, spec: AgentSpec, number: int, _records: object) -> Deciding:
-        return Deciding(run, spec, number, self.store.settings, lambda tool, *_: tool.approve)
+    def deciding(self, run: LoadedRun, spec: AgentSpec, number: int, _records: object) -> Decider:
+        return Decider(run, spec, number, self.store.settings, lambda tool, *_: tool.approve)
 
     async def bring(self, state: RunState) -> None:
         """Into a state: by real verbs, but for how far a batch is."""

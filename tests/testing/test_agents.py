@@ -12,7 +12,7 @@ from holdfast import Agent, Holdfast, ToolContext
 from holdfast.app import core_of
 from holdfast.errors import UsageError
 from holdfast.events import RunEnded, TextDelta
-from holdfast.models import Answered, Model, Request, ScriptedModel
+from holdfast.models import Model, Request, ResponseHead, ScriptedModel
 from holdfast.testing import Crash, Labs, Script, Stuck, call, calls, lab, refuse, say, think, truncate
 
 SHOP = Script(
@@ -154,7 +154,7 @@ class AskedTwice:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Any, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Any, None]:
         async for _ in self._model.stream(request, lambda _: None):
             pass
         async for event in self._model.stream(request, answered):

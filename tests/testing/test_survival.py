@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Agent, Holdfast
 from holdfast.app import core_of
-from holdfast.models import Answered, Request
+from holdfast.models import Request, ResponseHead
 from holdfast.testing import Lab, Labs, Script, call, calls, expect, say
 from holdfast.testing.agents import LabModel
 from holdfast.testing.bought import purchases, turn_of
@@ -113,7 +113,7 @@ async def test_what_differs_is_told_with_its_crash(hf: Holdfast, labs: Labs) -> 
 class Buying(LabModel):
     """Has everything bought twice that is asked for in a stream."""
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Any, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Any, None]:
         async for _ in super().stream(request, lambda _: None):
             pass
         async for event in super().stream(request, answered):

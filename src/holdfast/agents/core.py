@@ -23,7 +23,7 @@ from holdfast.agents.keys import Keys
 from holdfast.agents.money.budgets import give_up_lapsed
 from holdfast.agents.money.records import BudgetsSql
 from holdfast.agents.people.people import People
-from holdfast.agents.providers import NO_KEY, ModelBook
+from holdfast.agents.providers import NO_KEY, ModelCatalog
 from holdfast.agents.retention import cleanup as retaining
 from holdfast.agents.runs import end
 from holdfast.agents.runs.create import AgentName
@@ -124,7 +124,7 @@ class AgentsCore(Core):
 
     def __init__(self, settings: Settings, ports: Ports, *, embedded: bool = True) -> None:
         super().__init__(settings, ports, embedded=embedded)
-        self.book = ModelBook(self)
+        self.book = ModelCatalog(self)
         self.people = People(self)
         self.tools = Toolbox(self, self.people.serve, self._prepare)
         self.defined: dict[str, Any] = {}  # the `Agent`s of this program, by name

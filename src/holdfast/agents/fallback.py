@@ -24,7 +24,7 @@ from holdfast.agents.runs import turn
 from holdfast.agents.runs.decision import Decision
 from holdfast.agents.runs.end import PROVIDER_ERROR, Conclusion
 from holdfast.agents.runs.history import server_tool_is_open
-from holdfast.agents.runs.turn import Answer, Committed, Play
+from holdfast.agents.runs.turn import Answer, CommitResult, Play
 from holdfast.agents.statements import FallbacksSql, RunsSql
 from holdfast.agents.states import RUN
 from holdfast.durations import microseconds, show
@@ -284,7 +284,7 @@ async def _failing_since(tx: Transaction, play: Play, change: ModelChange) -> tu
     return int(await store_step(tx, play.lease, wait_of(play.number, change), str(begun))), last.now
 
 
-async def commit_refused(tx: Transaction, play: Play, answer: Answer, change: ModelChange) -> Committed:
+async def commit_refused(tx: Transaction, play: Play, answer: Answer, change: ModelChange) -> CommitResult:
     """Store an answer that declines. It is not sent again: the next model is asked what this one was."""
     committed = await turn.commit(tx, play, answer, Decision())
     if committed == "next":

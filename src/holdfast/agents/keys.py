@@ -15,7 +15,7 @@ from holdfast.agents.compaction.automatic import COMPACT
 from holdfast.agents.definition import AGENT_KIND, AgentSpec
 from holdfast.agents.fallback import understood
 from holdfast.agents.money.limits import limits_of
-from holdfast.agents.providers import ModelBook
+from holdfast.agents.providers import ModelCatalog
 from holdfast.agents.rows import LoadedRun, RunRow
 from holdfast.agents.statements import RunsSql
 from holdfast.agents.system_jobs import BATCH
@@ -38,7 +38,7 @@ _LEAST_US, _MOST_US = 5_000_000, 300_000_000
 class Keys:
     """What the agents of this program need of a provider, and what of that is missing here."""
 
-    def __init__(self, book: ModelBook, registry: Registry) -> None:
+    def __init__(self, book: ModelCatalog, registry: Registry) -> None:
         self._book = book
         self._registry = registry
         self._models: dict[str, str] = {}  # by the kind of the agent

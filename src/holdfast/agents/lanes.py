@@ -17,13 +17,13 @@ from datetime import datetime
 from typing import Literal
 
 from holdfast.agents.rows import ClosedLane, ProviderLaneRow
-from holdfast.agents.statements import ProvidersSql
+from holdfast.agents.statements import ProviderLanesSql
 from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.rows import Lease
 from holdfast.kernel.waiting import list_channels, lock_channel, own_channel, park, wake_some
 from holdfast.kernel.why import AwaitsSignal
-from holdfast.models import Answered, ModelFailure
+from holdfast.models import ModelFailure, ResponseHead
 from holdfast.outcomes import Cancel, Outcome, Settled, Snooze
 from holdfast.reasons import Gate, Reason, time_text
 from holdfast.settings import Settings
@@ -38,7 +38,7 @@ _UNTIL = 5.0  # seconds, where the provider does not say
 _LONGEST_WAIT = 300.0  # seconds, whatever clock the provider has
 _CHANNEL = own_channel("lane ")
 
-Awaited = Literal["waiting", "open", "cancelled"]
+LaneWaitResult = Literal["waiting", "open", "cancelled"]
 
 
 class ProviderWait(Snooze):
@@ -56,7 +56,7 @@ def channel_of(lane: str) -> str:
     return f"{_CHANNEL}{lane}"
 
 
-def spent_up(answered: Answered, now: float) -> float | None:
+def spent_up(answered: ResponseHead, now: float) -> float | None:
     """How many seconds to wait until a limit that this answer used up is there again; None: there is more."""
     waits = []
     for name, left in answered.limits.items():
@@ -124,14 +124,14 @@ def explain(lane: ProviderLaneRow | ClosedLane) -> ProviderClosed:
 async def close_lane(tx: Transaction, name: str, wait_us: int | None, *, person: bool, reason: str) -> None:
     await lock_channel(tx, channel_of(name))
     await tx.run(
-        ProvidersSql.close_lane, name=name, wait_us=wait_us, person=int(person), reason=codec.clip(reason, 2_000)
+        ProviderLanesSql.close_lane, name=name, wait_us=wait_us, person=int(person), reason=codec.clip(reason, 2_000)
     )
 
 
 async def close_spent(tx: Transaction, name: str, wait_us: int) -> None:
     """Close a lane whose limit an answer has used up: until then it was open."""
     await close_lane(tx, name, wait_us, person=False, reason="the rate limit is used up")
-    await tx.run(ProvidersSql.note_answer, name=name)
+    await tx.run(ProviderLanesSql.note_answer, name=name)
 
 
 async def close_for(tx: Transaction, name: str, failure: ModelFailure) -> None:
@@ -143,7 +143,7 @@ async def close_for(tx: Transaction, name: str, failure: ModelFailure) -> None:
 
 async def wait_for_lane(
     tx: Transaction, lease: Lease, name: str, *, left_us: int | None = None, chance: float = 0.0
-) -> Awaited:
+) -> LaneWaitResult:
     """Park a job until its lane opens, and no longer than `left_us`. "open": it has by now, so it need not wait.
 
     `chance` is one's place in a spread: who tries a lane whose time is over need not come in the same moment.
@@ -153,7 +153,7 @@ async def wait_for_lane(
         return "cancelled"
     channel = channel_of(name)
     await lock_channel(tx, channel)  # before the look: who opens the lane locks it too
-    lane = await tx.one(ProvidersSql.find_lane, name=name)
+    lane = await tx.one(ProviderLanesSql.find_lane, name=name)
     if lane is None or not is_closed(lane):
         return "open"
     due_us = None if lane.person else await _tries_at(tx, lane, chance)
@@ -166,11 +166,11 @@ async def _tries_at(tx: Transaction, lane: ProviderLaneRow, chance: float) -> in
     """In how long one more comes back by itself; None: there are enough who do."""
     wait_us = (lane.closed_until or lane.now) - lane.now
     latest = lane.now + wait_us + wait_us // 10
-    due = await tx.one(ProvidersSql.due_behind, channel=channel_of(lane.name), until=latest, limit=TRYING)
+    due = await tx.one(ProviderLanesSql.due_behind, channel=channel_of(lane.name), until=latest, limit=TRYING)
     return None if due is not None and due.n >= TRYING else round(wait_us + wait_us / 10 * chance)
 
 
-def after(waiting: Awaited) -> Outcome | None:
+def after(waiting: LaneWaitResult) -> Outcome | None:
     """What an attempt says after it tried to wait; None: it continues."""
     match waiting:
         case "waiting":
@@ -183,7 +183,7 @@ def after(waiting: Awaited) -> Outcome | None:
 
 async def close_and_wait(
     tx: Transaction, lease: Lease, name: str, failure: ModelFailure, *, left_us: int | None = None, chance: float = 0.0
-) -> Awaited:
+) -> LaneWaitResult:
     """Close the lane for everybody and wait behind it, both or neither."""
     await leases.hold(tx, lease)
     await close_for(tx, name, failure)
@@ -195,21 +195,21 @@ async def let_through(tx: Transaction, name: str, *, opened: bool = False, limit
     limit = TOGETHER if limit is None else limit
     channel = channel_of(name)
     await lock_channel(tx, channel)
-    lane = await tx.one(ProvidersSql.find_lane, name=name)
+    lane = await tx.one(ProviderLanesSql.find_lane, name=name)
     if lane is not None and is_closed(lane):
         if not opened:
             return 0
-        await tx.run(ProvidersSql.begin_opening, name=name)
+        await tx.run(ProviderLanesSql.begin_opening, name=name)
     woken = await wake_some(tx, channel, limit=limit)
     if woken < limit:
-        await tx.run(ProvidersSql.forget_lane, name=name)
+        await tx.run(ProviderLanesSql.forget_lane, name=name)
     return woken
 
 
 async def follow_answer(tx: Transaction, name: str) -> int:
     """An answer came through a lane that was closed recently: some of those who wait follow it."""
     await lock_channel(tx, channel_of(name))
-    await tx.run(ProvidersSql.note_answer, name=name)
+    await tx.run(ProviderLanesSql.note_answer, name=name)
     return await let_through(tx, name, limit=TRYING)
 
 
@@ -233,7 +233,7 @@ class OpenLanes:
 
     async def _look(self, tx: Transaction) -> tuple[set[str], set[str], str]:
         """Lanes whose row is gone, lanes that are open again, and how far this has come."""
-        lanes = await tx.many(ProvidersSql.lanes)
+        lanes = await tx.many(ProviderLanesSql.lanes)
         channels = await list_channels(tx, after=self._after, limit=_LOOK)
         known = {lane.name for lane in lanes}
         gone = {name.removeprefix(_CHANNEL) for name in channels if name.startswith(_CHANNEL)} - known
@@ -253,14 +253,14 @@ def chore() -> Chore:
 
 @reading
 async def list_lanes(tx: Transaction) -> list[ClosedLane]:
-    return await tx.many(ProvidersSql.closed_lanes)
+    return await tx.many(ProviderLanesSql.closed_lanes)
 
 
 async def behind(tx: Transaction, reasons: Sequence[Reason]) -> list[Reason]:
     """What `why` says in place of these reasons of a job that waits behind a lane."""
     channels = [each.channel for each in reasons if isinstance(each, AwaitsSignal)]
     for name in [each.removeprefix(_CHANNEL) for each in channels if each.startswith(_CHANNEL)]:
-        lane = await tx.one(ProvidersSql.find_lane, name=name)
+        lane = await tx.one(ProviderLanesSql.find_lane, name=name)
         if lane is not None:
             return [explain(lane) if is_closed(lane) else ProviderReopened(lane=name)]
     return []

@@ -18,8 +18,8 @@ from holdfast.errors import UsageError, how_to_install
 from holdfast.models import Model, ModelFailure, open_model
 from holdfast.models.facts import place_of
 from holdfast.models.prices import Price, Tier, cost
-from holdfast.models.protocol import Warming
-from holdfast.models.registry import Provider, Providers, missing_script
+from holdfast.models.protocol import ColdStart
+from holdfast.models.registry import Provider, ProviderRegistry, missing_script
 from holdfast.models.script import Script
 from holdfast.models.spool import Shelf
 from holdfast.text import shown
@@ -27,7 +27,7 @@ from holdfast.text import shown
 # Access to models: what the loop, and whatever else asks a model, needs of the app.
 
 
-class Models(Protocol):
+class ModelAccess(Protocol):
     """Where models come from, with who pays for them and what they cost."""
 
     def open(self, name: str) -> Model: ...
@@ -47,7 +47,7 @@ class Models(Protocol):
         """`UsageError` when money cannot be counted for this model."""
 
 
-async def make_ready(models: Models, name: str) -> Model | ModelFailure | UsageError:
+async def make_ready(models: ModelAccess, name: str) -> Model | ModelFailure | UsageError:
     """Open a model with all that its first call would wait for: what it imports, its key, its client.
 
     Do this before the intent of a call is stored, and only send after it: if the process dies in between, nobody knows
@@ -55,7 +55,7 @@ async def make_ready(models: Models, name: str) -> Model | ModelFailure | UsageE
     """
     try:
         model = models.open(name)
-        if isinstance(model, Warming):
+        if isinstance(model, ColdStart):
             await model.warm()
     except (ModelFailure, UsageError) as problem:
         return problem
@@ -85,12 +85,12 @@ def _has_profiles() -> bool:
         return False
 
 
-class ModelBook:
+class ModelCatalog:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._open: weakref.WeakKeyDictionary[LoopState, dict[str, Model]] = weakref.WeakKeyDictionary()
         self.scripts: dict[str, Script] = {}
-        self.providers = Providers()
+        self.providers = ProviderRegistry()
         self.prices: Sequence[Price] | None = None  # in place of those that are shipped
         self.substitute: Model | None = None  # for tests: answers for every model
         self.per_call: Decimal | None = None  # for tests: what every call costs, whatever it uses
@@ -185,7 +185,7 @@ class ModelBook:
             try:
                 if self._is_scripted(name) or self.lack(name) is not None:
                     continue
-                if isinstance(model := self.open(name), Warming):
+                if isinstance(model := self.open(name), ColdStart):
                     await model.warm()
             except Exception as problem:  # noqa: BLE001  the first call meets it again, and its run reports it
                 log.warning("model %s could not be prepared: %s", name, shown(problem))

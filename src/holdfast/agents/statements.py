@@ -371,7 +371,7 @@ class ToolsSql(Statements, package=_PACKAGE, file="tools.sql", types={"definitio
     find_tools: Many[ToolRow]
 
 
-class ProvidersSql(Statements, package=_PACKAGE, file="providers.sql"):
+class ProviderLanesSql(Statements, package=_PACKAGE, file="provider_lanes.sql"):
     close_lane: Exec
     note_answer: Exec
     begin_opening: Exec

@@ -21,7 +21,7 @@ from holdfast.errors import MissingExtra
 from holdfast.models.batches import BatchItem, BatchLine, BatchStatus, Upload, check_items, read_lines, status_of
 from holdfast.models.facts import WithoutQueries, place_of
 from holdfast.models.failures import Bought, ModelFailure, refused, retry_after
-from holdfast.models.protocol import Answered, Request, StoredFile, Wire
+from holdfast.models.protocol import Request, ResponseHead, StoredFile, Wire
 from holdfast.models.sse import Patience, read_events
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class MessageBatches(ABC):
         query: Mapping[str, object] | None = None,
         upload: Upload | None = None,
         call: str = "",
-        answered: Callable[[Answered], None] | None = None,
+        answered: Callable[[ResponseHead], None] | None = None,
     ) -> bytes:
         """The whole body of the answer; `ModelFailure` for every other."""
 
@@ -63,7 +63,7 @@ class MessageBatches(ABC):
         """The body of the answer as it comes; `ModelFailure("cut")` if it ends before it is whole."""
 
     async def submit_batch(
-        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[Answered], None]
+        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[ResponseHead], None]
     ) -> BatchStatus:
         check_items(items)
         upload = Upload(items)
@@ -175,7 +175,7 @@ class AnthropicModel(MessageBatches):
     async def warm(self) -> None:
         await self._client()
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         client = await self._client()
         patience = Patience(request.idle, request.total)
         from httpx2 import HTTPError
@@ -202,7 +202,7 @@ class AnthropicModel(MessageBatches):
 
     @asynccontextmanager
     async def _opened(
-        self, client: AsyncAnthropic, request: Request, patience: Patience, answered: Callable[[Answered], None]
+        self, client: AsyncAnthropic, request: Request, patience: Patience, answered: Callable[[ResponseHead], None]
     ) -> AsyncIterator[Response]:
         from anthropic import AnthropicError
 
@@ -215,7 +215,7 @@ class AnthropicModel(MessageBatches):
         except AnthropicError as problem:
             raise _failure(problem, answered) from problem
         try:
-            answered(Answered.of(response.status_code, response.headers, retry_after(response.headers)))
+            answered(ResponseHead.of(response.status_code, response.headers, retry_after(response.headers)))
             yield response
         finally:
             await response.aclose()
@@ -263,7 +263,7 @@ class AnthropicModel(MessageBatches):
         query: Mapping[str, object] | None = None,
         upload: Upload | None = None,
         call: str = "",
-        answered: Callable[[Answered], None] | None = None,
+        answered: Callable[[ResponseHead], None] | None = None,
     ) -> bytes:
         client = await self._client()
         from anthropic import AnthropicError
@@ -286,7 +286,7 @@ class AnthropicModel(MessageBatches):
             raise ModelFailure("timeout", f"no answer arrived within {total:g}s.") from None
         except AnthropicError as problem:
             raise _failure(problem, tell) from problem
-        tell(Answered.of(response.status_code, response.headers, retry_after(response.headers)))
+        tell(ResponseHead.of(response.status_code, response.headers, retry_after(response.headers)))
         return response.content
 
     async def _download(self, path: str, idle: float) -> AsyncGenerator[bytes, None]:
@@ -377,7 +377,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
                 pass
 
 
-def _failure(problem: AnthropicError, answered: Callable[[Answered], None]) -> ModelFailure:
+def _failure(problem: AnthropicError, answered: Callable[[ResponseHead], None]) -> ModelFailure:
     """What an exception of the SDK before the stream means."""
     from anthropic import APIConnectionError, APIStatusError, APITimeoutError
     from httpx2 import ConnectError, ConnectTimeout, PoolTimeout
@@ -385,7 +385,7 @@ def _failure(problem: AnthropicError, answered: Callable[[Answered], None]) -> M
     match problem:
         case APIStatusError():
             headers: Mapping[str, str] = problem.response.headers
-            answered(Answered.of(problem.status_code, headers, retry_after(headers)))
+            answered(ResponseHead.of(problem.status_code, headers, retry_after(headers)))
             return refused(problem.status_code, problem.body, headers)
         case APIConnectionError() if isinstance(problem.__cause__, ConnectError | ConnectTimeout | PoolTimeout):
             return ModelFailure("connect", f"the provider cannot be reached: {problem.__cause__}", bought="no")

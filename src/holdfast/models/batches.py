@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.models.failures import Bought, ModelFailure
-from holdfast.models.protocol import Answered, Wire
+from holdfast.models.protocol import ResponseHead, Wire
 
 MOST_REQUESTS = 100_000
 """Of one batch, as the provider limits it."""
@@ -75,7 +75,7 @@ class Batches(Protocol):
     """A provider that takes batches. Whatever goes wrong is a `ModelFailure`."""
 
     async def submit_batch(
-        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[Answered], None]
+        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[ResponseHead], None]
     ) -> BatchStatus:
         """Make a batch of these requests, within `total` seconds; `call` names the submit to a witness.
 

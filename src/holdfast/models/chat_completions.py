@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import MissingExtra, UsageError, how_to_install
 from holdfast.models.facts import place_of
 from holdfast.models.failures import ModelFailure, refused, retry_after
-from holdfast.models.protocol import Answered, Request, Wire
+from holdfast.models.protocol import Request, ResponseHead, Wire
 from holdfast.models.sse import Patience, read_data
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class ChatModel:
     async def warm(self) -> None:
         self._client()
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         patience, fold = Patience(request.idle, request.total), ChunkFold(self._name)
         from httpx2 import HTTPError
 
@@ -348,7 +348,7 @@ class ChatModel:
 
     @asynccontextmanager
     async def _opened(
-        self, request: Request, patience: Patience, answered: Callable[[Answered], None]
+        self, request: Request, patience: Patience, answered: Callable[[ResponseHead], None]
     ) -> AsyncIterator[Response]:
         body = chat_body(request, self._name)
         client = self._client()
@@ -367,7 +367,7 @@ class ChatModel:
             raise _cut(None, problem) from problem
         try:
             headers = dict(response.headers)
-            told = Answered(
+            told = ResponseHead(
                 status=response.status_code,
                 request_id=headers.get("x-request-id"),
                 organization=headers.get("openai-organization"),

@@ -18,24 +18,24 @@ from holdfast.validation import repeated
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedText:
+class TextPiece:
     index: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedThinking:
+class ThinkingPiece:
     index: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedInput:
+class InputPiece:
     index: int
     partial_json: str
 
 
-Delta = FoldedText | FoldedThinking | FoldedInput
+Delta = TextPiece | ThinkingPiece | InputPiece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Reply:
         return [block for block in self.blocks if block.get("type") == "tool_use"]
 
 
-class Folding:
+class ReplyFold:
     """Feed it each event; ask for the `reply` when `complete`. Events out of order are a `ModelFailure`, malformed."""
 
     def __init__(self) -> None:
@@ -123,15 +123,15 @@ class Folding:
         match delta["type"]:
             case "text_delta":
                 self._grow(index, "text", delta["text"])
-                return FoldedText(index, delta["text"])
+                return TextPiece(index, delta["text"])
             case "thinking_delta":
                 self._grow(index, "thinking", delta["thinking"])
-                return FoldedThinking(index, delta["thinking"])
+                return ThinkingPiece(index, delta["thinking"])
             case "signature_delta":
                 block["signature"] = delta["signature"]
             case "input_json_delta":
                 self._grow(index, "input", delta["partial_json"])
-                return FoldedInput(index, delta["partial_json"])
+                return InputPiece(index, delta["partial_json"])
             case "citations_delta":
                 block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
             case _:

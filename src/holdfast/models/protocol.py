@@ -69,7 +69,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class ResponseHead:
     """What the headers of a response say, a refusal's too; known before the first event."""
 
     status: int = 200
@@ -80,7 +80,7 @@ class Answered:
     """`anthropic-ratelimit-*` without that prefix: `requests-remaining`, `input-tokens-reset` …"""
 
     @classmethod
-    def of(cls, status: int, headers: Mapping[str, str], retry_after: float | None) -> Answered:
+    def of(cls, status: int, headers: Mapping[str, str], retry_after: float | None) -> ResponseHead:
         return cls(
             status=status,
             request_id=headers.get("request-id"),
@@ -91,7 +91,7 @@ class Answered:
 
 
 @runtime_checkable
-class Warming(Protocol):
+class ColdStart(Protocol):
     """A model that has something to make ready before its first call."""
 
     async def warm(self) -> None:
@@ -101,7 +101,7 @@ class Warming(Protocol):
 class Model(Protocol):
     """A provider. An instance serves any number of calls at once."""
 
-    def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         """Yield the provider's raw stream events, unknown ones and pings included; the last is `message_stop`.
 
         `answered` is called as soon as the headers are there, also before a refusal is raised. Whatever goes wrong is a

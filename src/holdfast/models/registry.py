@@ -87,7 +87,7 @@ class Provider(Protocol):
         """Which account pays: a name for it, never the key. Rate limits are shared by what is named alike."""
 
 
-class Providers:
+class ProviderRegistry:
     """The providers of one program, by prefix."""
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ _CLIPPED = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class ReturnedResult:
     """The result of one of its calls that a model reads."""
 
     tool: str
@@ -100,7 +100,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RequestView:
     """What a model was asked: `body` is the whole request. `run`, `turn` and `agent` are known in a lab."""
 
     body: Wire = field(repr=False)
@@ -132,7 +132,7 @@ class Heard:
         return (texts_of(self.messages) or [""])[-1]
 
     @property
-    def results(self) -> list[Returned]:
+    def results(self) -> list[ReturnedResult]:
         """What its last calls returned; empty when it has made none since the user spoke."""
         last = self.messages[-1]
         if last["role"] != "user":
@@ -144,7 +144,7 @@ class Heard:
             if block.get("type") == "tool_use"
         }
         return [
-            Returned(
+            ReturnedResult(
                 names.get(block.get("tool_use_id"), "?"),
                 text_in(block.get("content") or []),
                 bool(block.get("is_error")),

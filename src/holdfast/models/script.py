@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from holdfast.errors import UsageError
 from holdfast.models.protocol import Wire
-from holdfast.models.request_view import Heard, Returned, blocks_of, is_follow_up, is_said, texts_of
+from holdfast.models.request_view import RequestView, ReturnedResult, blocks_of, is_follow_up, is_said, texts_of
 from holdfast.models.steps import (
     Call,
-    Expected,
+    ExpectedStep,
     Inside,
     Part,
     Raw,
@@ -122,7 +122,7 @@ __all__ = [
     "turns_since_user",
 ]
 
-Step = Part | Expected | Callable[[list[Wire]], Part]
+Step = Part | ExpectedStep | Callable[[list[Wire]], Part]
 
 
 class Script:
@@ -160,7 +160,7 @@ class Script:
         try:
             written = json.loads(Path(path).read_text())
             if isinstance(written, dict):
-                return Recorded.read(written, strict=strict)
+                return RecordedScript.read(written, strict=strict)
             steps = [read_step(step) for step in written]
         except (ValueError, TypeError, KeyError) as problem:
             raise UsageError(f"{path} is not a script: {problem}.") from problem
@@ -197,7 +197,7 @@ class Script:
             raise Unexpected(f"at step {number + 1} of {len(self._turns)}:\n{problem}") from None
         except AssertionError as problem:
             where = f"at step {number + 1} of {len(self._turns)}, which asserts: {problem}"
-            raise Unexpected(f"{where}\nWhat it was sent:\n{Heard(body).told()}") from problem
+            raise Unexpected(f"{where}\nWhat it was sent:\n{RequestView(body).told()}") from problem
         return ScriptedTurn((*thoughts, *turn.parts), turn.stop_reason, turn.category, turn.usage)
 
     def _run_out(self, number: int, body: Wire) -> UsageError:
@@ -205,14 +205,14 @@ class Script:
             f"the script has {plural(len(self._turns), 'step')} and is asked for step {number + 1}: "
             f"give it one step for each model call that follows a user message."
         )
-        if any(isinstance(step, Expected) for _, step in self._turns):  # it expects no more, either
-            return Unexpected(f"{problem}\nWhat it was sent:\n{Heard(body).told()}")
+        if any(isinstance(step, ExpectedStep) for _, step in self._turns):  # it expects no more, either
+            return Unexpected(f"{problem}\nWhat it was sent:\n{RequestView(body).told()}")
         return UsageError(problem)
 
 
 def _played(step: Step, body: Wire) -> Part:
     match step:
-        case Expected():
+        case ExpectedStep():
             return step.played(body)
         case Think() | Say() | Call() | Raw() | ScriptedTurn() | Reject():
             return step
@@ -320,12 +320,12 @@ class RecordedRequest:
     """What was new in a request: what the user said, if anything, and what tools returned."""
 
     text: str | None
-    results: tuple[Returned, ...] = ()
+    results: tuple[ReturnedResult, ...] = ()
 
     @classmethod
-    def of(cls, heard: Heard) -> RecordedRequest:
+    def of(cls, heard: RequestView) -> RecordedRequest:
         text = without_secrets(heard.text) if is_said(heard.messages[-1]) else None
-        results = [Returned(each.tool, without_secrets(each.text), each.is_error) for each in heard.results]
+        results = [ReturnedResult(each.tool, without_secrets(each.text), each.is_error) for each in heard.results]
         return cls(text, tuple(results))
 
     def lines(self) -> list[str]:
@@ -386,7 +386,7 @@ class Recording:
         return next(left, None)
 
 
-class Recorded(Script):
+class RecordedScript(Script):
     """A script that plays recordings: the one whose prompt was the same, or else the first."""
 
     def __init__(self, recordings: Sequence[Recording], *, strict: bool) -> None:
@@ -406,7 +406,7 @@ class Recorded(Script):
 
     def for_agent(self, name: str) -> Script:
         own = [each for each in self._recordings if each.agent == name]
-        return Recorded(own, strict=self._strict) if own else self
+        return RecordedScript(own, strict=self._strict) if own else self
 
     def turn(self, body: Wire) -> ScriptedTurn:
         places = [(each, *each.place(body["messages"])) for each in self._recordings]
@@ -416,10 +416,10 @@ class Recorded(Script):
             problem = f"the recorded run of {recording.agent} was not asked this: it has {turns}."
             if not self._strict:
                 raise UsageError(problem)
-            raise Unexpected(f"{problem}\nWhat it was sent:\n{Heard(body).told()}")
+            raise Unexpected(f"{problem}\nWhat it was sent:\n{RequestView(body).told()}")
         answered = recording.turns[number]
         if self._strict:
-            _compare(answered.asked, RecordedRequest.of(Heard(body)), number, recording)
+            _compare(answered.asked, RecordedRequest.of(RequestView(body)), number, recording)
         return answered.turn
 
 
@@ -484,7 +484,7 @@ def _read(run: Mapping[str, Any]) -> Recording:
 
 def _answered(written: Mapping[str, Any]) -> RecordedAnswer:
     request = written["asked"]
-    results = tuple(Returned(each["tool"], each["text"], each["is_error"]) for each in request.get("results", ()))
+    results = tuple(ReturnedResult(each["tool"], each["text"], each["is_error"]) for each in request.get("results", ()))
     parts = tuple(map(read_inside, written["parts"]))
     turn = ScriptedTurn(parts, written["stop"], written.get("category"), written.get("usage"))
     return RecordedAnswer(RecordedRequest(request.get("text"), results), turn)

@@ -24,7 +24,7 @@ from holdfast.models.batches import (
 )
 from holdfast.models.failures import ModelFailure
 from holdfast.models.prompt_cache import PromptCache
-from holdfast.models.protocol import Answered, Request, Wire, request_hash
+from holdfast.models.protocol import Request, ResponseHead, Wire, request_hash
 from holdfast.models.schemas import objection
 from holdfast.models.script import Script, ScriptedTurn
 from holdfast.models.spool import KeptBatch, Shelf, Spool, Witness
@@ -57,7 +57,7 @@ class ScriptedBatches:
         return self._script.turn(body)
 
     async def submit_batch(
-        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[Answered], None]
+        self, items: Sequence[BatchItem], *, call: str, total: float, answered: Callable[[ResponseHead], None]
     ) -> BatchStatus:
         check_items(items)
         results: list[tuple[str, Wire]] = []
@@ -75,7 +75,7 @@ class ScriptedBatches:
         )
         self._shelf.keep(batch, [line_bytes(custom_id, result) for custom_id, result in results])
         self._bill(batch, results)
-        answered(Answered(request_id=f"req_{batch.id.removeprefix('msgbatch_')}"))
+        answered(ResponseHead(request_id=f"req_{batch.id.removeprefix('msgbatch_')}"))
         return replace(batch, ends_us=now + LASTS_US).status(
             now
         )  # even if its time is up at once, it is in progress first
@@ -187,7 +187,7 @@ class ScriptedModel(ScriptedBatches):
         self._pace = pace
         self._cache = PromptCache(self._clock)
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         body = request.body()
         about = {"call": request.call, "model": request.model, "hash": request_hash(body)}
         self.witness.write(event="sent", **about)
@@ -197,7 +197,7 @@ class ScriptedModel(ScriptedBatches):
         except UsageError as problem:
             self.witness.write(event="done", rejected=str(problem), **about)
             raise ModelFailure("bad_request", str(problem), bought="no") from problem
-        answered(Answered(request_id=f"req_{about['hash'][:24]}"))
+        answered(ResponseHead(request_id=f"req_{about['hash'][:24]}"))
         usage: Wire = {}
         for event in events:
             if self._pace and event["type"] == "content_block_delta":

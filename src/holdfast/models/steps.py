@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import UsageError
 from holdfast.models.protocol import Wire
-from holdfast.models.request_view import Heard, Returned, clip
+from holdfast.models.request_view import RequestView, ReturnedResult, clip
 from holdfast.text import plural
 
 
@@ -181,14 +181,14 @@ class Unexpected(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedStep:
     """A step that is played if the request fits, and fails the test if it does not."""
 
     expectation: Expectation
     step: Part | Callable[[list[Wire]], Part]
 
     def played(self, body: Wire) -> Part:
-        self.expectation.check(Heard(body))
+        self.expectation.check(RequestView(body))
         return self.step(list(body["messages"])) if callable(self.step) else self.step
 
 
@@ -211,22 +211,22 @@ class Expectation:
     messages: int | None = None
     fits: Callable[[Wire], object] | None = None
 
-    def say(self, text: str) -> Expected:
-        return Expected(self, Say(text))
+    def say(self, text: str) -> ExpectedStep:
+        return ExpectedStep(self, Say(text))
 
-    def call(self, name: str, /, **input: Any) -> Expected:
-        return Expected(self, Call(name, input))
+    def call(self, name: str, /, **input: Any) -> ExpectedStep:
+        return ExpectedStep(self, Call(name, input))
 
-    def then(self, step: Part | Callable[[list[Wire]], Part]) -> Expected:
+    def then(self, step: Part | Callable[[list[Wire]], Part]) -> ExpectedStep:
         """Answer with any other step: `calls(...)`, `refuse()`, a function of the messages …"""
-        return Expected(self, step)
+        return ExpectedStep(self, step)
 
-    def check(self, heard: Heard) -> None:
+    def check(self, heard: RequestView) -> None:
         """`Unexpected`, with everything that does not fit."""
         if misfits := self._misfits(heard):
             raise Unexpected("\n".join([_lines(misfits), "What it was sent:", heard.told()]))
 
-    def _misfits(self, heard: Heard) -> list[ExpectationMisfit]:
+    def _misfits(self, heard: RequestView) -> list[ExpectationMisfit]:
         found = [
             ExpectationMisfit(f"{name} {_shown(wanted)}", f"{name} {clip(asked)!r}")
             for name, wanted, asked in (
@@ -249,7 +249,7 @@ class Expectation:
             wanted, fits = f"the tools {_named(self.tools)}", set(self.tools) == set(offered)
         return [] if fits else [ExpectationMisfit(wanted, f"the tools {_named(offered)}")]
 
-    def _about_results(self, results: list[Returned]) -> list[ExpectationMisfit]:
+    def _about_results(self, results: list[ReturnedResult]) -> list[ExpectationMisfit]:
         if self.result is None and self.tool is None and self.is_error is None:
             return []
         if any(self._is_it(result) for result in results):
@@ -259,14 +259,14 @@ class Expectation:
         words = "" if self.result is None else f" {_shown(self.result)}"
         return [ExpectationMisfit(f"{what}{of}{words}", ", ".join(map(str, results)) or "no results")]
 
-    def _is_it(self, result: Returned) -> bool:
+    def _is_it(self, result: ReturnedResult) -> bool:
         return (
             self.tool in (None, result.tool)
             and self.is_error in (None, result.is_error)
             and (self.result is None or _is_in(self.result, result.text))
         )
 
-    def _about_body(self, heard: Heard) -> list[ExpectationMisfit]:
+    def _about_body(self, heard: RequestView) -> list[ExpectationMisfit]:
         if self.fits is None:
             return []
         name = getattr(self.fits, "__name__", "a function")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.models import request_view
-from holdfast.models.fold import Folding
+from holdfast.models.fold import ReplyFold
 from holdfast.models.prompt_cache import PromptCache
 from holdfast.models.protocol import Wire, canonical, request_hash, unmarked
 from holdfast.models.script import Call, Inside, Raw, Say, ScriptedTurn, Think
@@ -66,7 +66,7 @@ def to_events(
 
 def to_message(events: list[Wire]) -> Wire:
     """The message of a stream, as it is answered without streaming."""
-    folding = Folding()
+    folding = ReplyFold()
     for event in events:
         folding.feed(event)
     reply = folding.reply()

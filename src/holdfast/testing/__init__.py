@@ -1,6 +1,6 @@
 """What tests of Holdfast, and of programs built on it, stand on. Nothing in the runtime imports it."""
 
-from holdfast.models.request_view import Heard
+from holdfast.models.request_view import RequestView
 from holdfast.models.script import Script, block, call, calls, ends, refuse, say, think, truncate
 from holdfast.models.steps import expect
 from holdfast.testing.bought import Rebought
@@ -13,11 +13,11 @@ from holdfast.testing.sync_lab import SyncLab, sync_lab
 
 __all__ = [
     "Crash",
-    "Heard",
     "Lab",
     "LabClock",
     "Labs",
     "Rebought",
+    "RequestView",
     "Script",
     "Stuck",
     "SyncLab",

@@ -29,7 +29,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.kernel.states import State
 from holdfast.models.protocol import Wire
-from holdfast.models.request_view import Heard
+from holdfast.models.request_view import RequestView
 from holdfast.models.script import Script, ScriptedTurn
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.spool import MemoryShelf
@@ -87,13 +87,13 @@ class LabModel(ScriptedModel):
 
     def __init__(self, script: Script, *, ports: Ports, agent_of: Callable[[str], str]) -> None:
         super().__init__(script, ports=ports, batches=MemoryShelf())
-        self.asked: list[Heard] = []
+        self.asked: list[RequestView] = []
         self._agent_of = agent_of
         self._misfits: list[str] = []
 
     def turn(self, body: Wire, call: str) -> ScriptedTurn:
         run, number = turn_of(call) or (call.partition("/")[0], 0)
-        heard = Heard(body, run, number, self._agent_of(run))
+        heard = RequestView(body, run, number, self._agent_of(run))
         self.asked.append(heard)
         try:
             return self._script.for_agent(heard.agent).turn(body)
@@ -130,7 +130,7 @@ class AgentsInLab(ABC):
     _model: LabModel | None
 
     @property
-    def asked(self) -> list[Heard]:
+    def asked(self) -> list[RequestView]:
         """What models were asked, in order: `lab.asked[0].text`, `.results`, `.tools`, `.system`, `.body`."""
         return list(self._own_model("what models were asked").asked)
 

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
-from holdfast.agents.runs.turn import Loaded
+from holdfast.agents.runs.turn import TurnInputs
 from holdfast.app import Holdfast, core_of
 from holdfast.clock import Ports
 from holdfast.durations import microseconds, next_tick
@@ -110,7 +110,7 @@ class Wire:
             self.progress += 1
         if isinstance(answer, list):
             self._seen.claims.update(each.id for each in answer if isinstance(each, Lease))
-        elif isinstance(answer, Loaded):
+        elif isinstance(answer, TurnInputs):
             self._seen.agents[answer.run.id] = answer.run.agent_name
 
     async def _pass(self, when: When, commit: Commit | None) -> None:

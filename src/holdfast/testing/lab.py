@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 from holdfast import durations
 from holdfast.agents.definition import AGENT_KIND, TOOL_KIND
 from holdfast.agents.events.reader import find_runs
-from holdfast.agents.runs.create import Created
+from holdfast.agents.runs.create import CreatedRun
 from holdfast.app import Holdfast, core_of
 from holdfast.client.core import Binding
 from holdfast.client.intake import Runtime
@@ -87,7 +87,7 @@ class LabRuntime(Runtime):
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         answer = await outlive(super().transact(operation, *args, **kwargs))
         answers = answer if isinstance(answer, list) else [answer]
-        created = [JobId(each.run) for each in answers if isinstance(each, Created)]
+        created = [JobId(each.run) for each in answers if isinstance(each, CreatedRun)]
         if created:
             await self._lab.accepted(created)
         return answer

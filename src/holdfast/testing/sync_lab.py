@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.client.jobs import Job, JobFunction
 from holdfast.durations import Duration
 from holdfast.errors import UsageError
-from holdfast.models.request_view import Heard
+from holdfast.models.request_view import RequestView
 from holdfast.models.script import Script
 from holdfast.testing.agents import Asker
 from holdfast.testing.bought import Rebought
@@ -85,7 +85,7 @@ class SyncLab:
         return self.inner.crashes
 
     @property
-    def asked(self) -> list[Heard]:
+    def asked(self) -> list[RequestView]:
         """What models were asked, in order."""
         return self.inner.asked
 

@@ -15,7 +15,7 @@ from holdfast.agents.batches.mode import choose
 from holdfast.agents.content import Prompt, blocks_of, check_fresh
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import AgentSpec, Delegate, as_stored
-from holdfast.agents.runs.create import AgentName, Created, Named, Submission, create_runs, needs_of, run_job
+from holdfast.agents.runs.create import AgentName, CreatedRun, NamedAgent, Submission, create_runs, needs_of, run_job
 from holdfast.client.intake import Intake
 from holdfast.client.results import Result
 from holdfast.durations import Duration
@@ -37,7 +37,7 @@ class Agent(Generic[T]):
         self,
         app: AgentsCore,
         name: AgentName,
-        make: Callable[[], Named],
+        make: Callable[[], NamedAgent],
         decode: Callable[[Any, str], T] | None = None,
         stored: tuple[str, int] | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class Agent(Generic[T]):
         return self._name.name
 
     @cached_property
-    def named(self) -> Named:
+    def named(self) -> NamedAgent:
         return self._make()
 
     @property
@@ -164,7 +164,7 @@ class Agent(Generic[T]):
             self._stored = next((each.agent for each in created if each.agent is not None), None)
         return [self._handle(each) for each in created]
 
-    def _handle(self, created: Created) -> Run[T]:
+    def _handle(self, created: CreatedRun) -> Run[T]:
         run = Run(self._app, created.run, self._decode, session_id=created.session)
         run.fresh = created.fresh
         if not run.fresh:

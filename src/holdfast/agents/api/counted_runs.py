@@ -17,7 +17,7 @@ from holdfast.agents.definition import AgentSpec, Limits
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.listings import CallFilters, call_page, count_calls, shown_page
 from holdfast.agents.queries import AFTER_ALL, LAST, find_agent, find_version
-from holdfast.agents.runs.create import AgentName, Named
+from holdfast.agents.runs.create import AgentName, NamedAgent
 from holdfast.agents.states import CALL
 from holdfast.agents.values import CallRecord, RunRecord, call_of
 from holdfast.client import handles
@@ -79,7 +79,7 @@ async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
         raise NotFound(f"there is no agent {run.agent_name} in this database any more.")
     name = AgentName(row.name, row.tenant, row.metadata)
     spec = AgentSpec.parse(stored.definition)
-    return Agent(app, name, lambda: Named(name, spec, row.description), stored=(row.id, row.version))
+    return Agent(app, name, lambda: NamedAgent(name, spec, row.description), stored=(row.id, row.version))
 
 
 async def change_some(

@@ -25,7 +25,7 @@ from holdfast.agents.definition import (
     check_numbers,
     check_search,
 )
-from holdfast.agents.runs.create import AgentName, Named, put_agent
+from holdfast.agents.runs.create import AgentName, NamedAgent, put_agent
 from holdfast.agents.runs.output import Output
 from holdfast.agents.toolbox import declared_tools
 from holdfast.agents.tools import ServerTool, Tool, tool_name
@@ -103,7 +103,7 @@ _LISTS: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
 }
 
 
-async def plain(app: AgentsCore, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Named, ...]]:
+async def plain(app: AgentsCore, name: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[NamedAgent, ...]]:
     """The fields of an agent as its definition has them, and the agents it may call; `UsageError` names a wrong one.
 
     A tool that this program does not have is as the workers that have it declared it.
@@ -244,7 +244,7 @@ def declare_agent(core: AgentsCore, name: str, model: str, output: Any, **option
     reader = None if output is None or output is str else Output(output)
     agents, compaction = asked["agents"], asked["compaction"]
 
-    def make() -> Named:
+    def make() -> NamedAgent:
         spec = AgentSpec(
             name=name,
             model=model,
@@ -267,7 +267,7 @@ def declare_agent(core: AgentsCore, name: str, model: str, output: Any, **option
             fallback_after=asked["fallback_after"],
             on_max_tokens=asked["on_max_tokens"],
         )
-        return Named(key, spec, asked["description"], tuple(each.named for each in agents))
+        return NamedAgent(key, spec, asked["description"], tuple(each.named for each in agents))
 
     made: Agent[Any] = Agent(core, key, make, reader)
     queue, requires, priority = asked["queue"], asked["requires"], asked["priority"]

@@ -36,7 +36,7 @@ from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.retention.ages import Ages, check_ages, find_ages, forget_ages, set_ages
 from holdfast.agents.retention.cleanup import START, prune_some_sessions
 from holdfast.agents.rows import AgentRow
-from holdfast.agents.runs.create import AgentName, Named, put_agent
+from holdfast.agents.runs.create import AgentName, NamedAgent, put_agent
 from holdfast.agents.runs.inbox import During
 from holdfast.agents.states import BATCH, RUN, RunState, RunStateName
 from holdfast.agents.tenant_policy import NOTHING, named_by
@@ -437,7 +437,7 @@ class AgentsList(Collection):
             raise UsageError("an agent needs a model.")
         await self._check_tools(fields)
         values, delegates = await plain(self._app, name, fields)
-        return await self._put(Named(key, AgentSpec.from_values(name, **values), description, delegates))
+        return await self._put(NamedAgent(key, AgentSpec.from_values(name, **values), description, delegates))
 
     async def update(self, id: str, *, description: str | None = None, **fields: Unpack[AgentFields]) -> AgentRecord:
         """A new version of a stored agent, with these fields changed. Runs that have begun keep theirs."""
@@ -449,7 +449,7 @@ class AgentsList(Collection):
         await self._check_tools(fields)
         values, delegates = await plain(self._app, row.name, fields)
         spec = AgentSpec.parse(stored.definition).changed(**values)
-        return await self._put(Named(AgentName(row.name, row.tenant, row.metadata), spec, description, delegates))
+        return await self._put(NamedAgent(AgentName(row.name, row.tenant, row.metadata), spec, description, delegates))
 
     async def versions(self, id: str, *, after: str | None = None, limit: int = 10_000) -> Page[VersionRecord]:
         """The versions that an agent has had, the newest first."""
@@ -469,7 +469,7 @@ class AgentsList(Collection):
         if self._tenant is not None and isinstance(tools := fields.get("tools", ()), list | tuple):
             await self._app.check_allowed(self._tenant, NOTHING._replace(tools=frozenset(map(str, tools))))
 
-    async def _put(self, agent: Named) -> AgentRecord:
+    async def _put(self, agent: NamedAgent) -> AgentRecord:
         spec = agent.spec
         await self._app.check_allowed(self._tenant, named_by(spec))
         check_models(spec.model, spec.fallbacks, spec.options, spec.max_tokens)
@@ -496,7 +496,7 @@ class StoredAgent(Reaching):
             raise NotFound(f"agent {self.id} has no version yet.")
         key = AgentName(row.name, row.tenant, row.metadata)
         spec = AgentSpec.parse(stored.definition)
-        return Agent(self._app, key, lambda: Named(key, spec, row.description), stored=(row.id, row.version))
+        return Agent(self._app, key, lambda: NamedAgent(key, spec, row.description), stored=(row.id, row.version))
 
     async def enqueue(self, prompt: Prompt, **options: Unpack[RunOptions]) -> Run[str]:
         """A run of its present version, with the options of `Agent.enqueue`; returns a handle at once."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast import durations
 from holdfast.agents.content import PICTURES, Document, Image
-from holdfast.agents.providers import ModelBook
+from holdfast.agents.providers import ModelCatalog
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting, UsageError
 from holdfast.models.protocol import LONGEST, SHORTEST, Files
@@ -16,7 +16,7 @@ from holdfast.models.protocol import LONGEST, SHORTEST, Files
 _ANY = "claude"  # one account has one store of files, whichever of its models reads them
 
 
-async def upload(book: ModelBook, path: str | Path, *, expires_in: Duration | None = None) -> Document | Image:
+async def upload(book: ModelCatalog, path: str | Path, *, expires_in: Duration | None = None) -> Document | Image:
     """Upload a file to the provider, and refer to it: an Image if it is a picture, else a Document.
 
     The provider keeps it until it is deleted there, or for `expires_in` ("30d"; an hour to ninety days). Needs the

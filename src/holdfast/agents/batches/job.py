@@ -25,7 +25,7 @@ from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_la
 from holdfast.agents.money.cost import Spent, spent_on
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs import tracing
-from holdfast.agents.runs.decision import Deciding, ask_rule
+from holdfast.agents.runs.decision import Decider, ask_rule
 from holdfast.agents.runs.loop import RunLoop, parse
 from holdfast.agents.states import BatchState, RunState
 from holdfast.durations import microseconds, show
@@ -35,7 +35,7 @@ from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import new_id
 from holdfast.models import ModelFailure
 from holdfast.models.batches import LASTS_US, MOST_BYTES, Batches, BatchItem, BatchLine, BatchStatus
-from holdfast.models.protocol import Warming
+from holdfast.models.protocol import ColdStart
 from holdfast.outcomes import Done, Outcome, Snooze, StoreTrouble
 from holdfast.text import plural, shown
 from holdfast.workers.context import JobContext
@@ -203,7 +203,7 @@ class _BatchJob:
 
     async def _submit(self, row: BatchRow) -> Outcome | None:
         model = self._model(row)
-        if isinstance(model, Warming):
+        if isinstance(model, ColdStart):
             await model.warm()  # before the intent: after it comes only the send
         bodies = await self._bodies()
         wanted = await self._do(steps.intend, self._id)
@@ -458,8 +458,8 @@ class _BatchJob:
         calls = await self._ctx.database.transact(find_asked_calls, lines, self._is_played_here, parse)
         approving = await ask_rule(loop.approving, calls)
 
-        def deciding(run: LoadedRun, spec: AgentSpec, number: int, records: Records) -> Deciding:
-            return Deciding(run, spec, number, loop.settings, approving, records, loop.reading)
+        def deciding(run: LoadedRun, spec: AgentSpec, number: int, records: Records) -> Decider:
+            return Decider(run, spec, number, loop.settings, approving, records, loop.reading)
 
         def spent(model: str, usage: dict[str, Any]) -> Spent:
             return spent_on(loop.models, model, usage, "batch")

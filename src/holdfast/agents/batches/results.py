@@ -22,7 +22,7 @@ from holdfast.agents.money.cost import Spent
 from holdfast.agents.money.limits import is_last
 from holdfast.agents.people.questions import channel_of
 from holdfast.agents.rows import LoadedRun, MailOf, RunEnd
-from holdfast.agents.runs.decision import AskedCall, Deciding, Decision, asked_calls, repair_calls
+from holdfast.agents.runs.decision import AskedCall, Decider, Decision, asked_calls, repair_calls
 from holdfast.agents.runs.end import (
     Conclusion,
     ContentRefusal,
@@ -35,7 +35,16 @@ from holdfast.agents.runs.end import (
 )
 from holdfast.agents.runs.history import CLIENT_USE, said_before, was_corrected
 from holdfast.agents.runs.output import UnreadAnswer
-from holdfast.agents.runs.turn import Answer, Committed, Play, Turned, after_mail, commit, repair_results, store_answers
+from holdfast.agents.runs.turn import (
+    Answer,
+    CommitResult,
+    CommittedTurn,
+    Play,
+    after_mail,
+    commit,
+    repair_results,
+    store_answers,
+)
 from holdfast.agents.statements import InboxSql, MessagesSql, RunsSql
 from holdfast.agents.states import IN_BATCH, RunState, TurnState
 from holdfast.errors import NotUnderstood
@@ -67,7 +76,7 @@ def reply_of(message: Wire, model: str) -> Reply:
     )
 
 
-async def commit_kept(tx: Transaction, play: Play, answer: Answer, decision: Decision, custom_id: str) -> Committed:
+async def commit_kept(tx: Transaction, play: Play, answer: Answer, decision: Decision, custom_id: str) -> CommitResult:
     """Store an answer that another program's worker had kept for this one: what was in doubt is known now."""
     committed = await commit(tx, play, answer, decision)
     await tx.run(BatchesSql.settle_doubt, custom_id=custom_id)
@@ -92,7 +101,7 @@ class Collector(NamedTuple):
 
     batch: str
     serves: Callable[[LoadedRun], bool]  # whether this run is played here, so that what follows is decided here
-    deciding: Callable[[LoadedRun, AgentSpec, int, Records], Deciding]
+    deciding: Callable[[LoadedRun, AgentSpec, int, Records], Decider]
     spent: Callable[[str, dict[str, Any]], Spent]
     parse: Callable[[str], AgentSpec]
     prefix: str
@@ -244,7 +253,7 @@ async def _earlier(tx: Transaction, case: _Case) -> _Earlier:
     return _Earlier(taken, said_before(window, case.run.id, case.request.turn), was_corrected(window))
 
 
-def _conclusion(each: Turned) -> Conclusion:
+def _conclusion(each: CommittedTurn) -> Conclusion:
     assert each.decision.conclusion is not None
     return each.decision.conclusion
 
@@ -261,7 +270,7 @@ def _calls_something(line: BatchLine) -> bool:
     return any(block.get("type") == CLIENT_USE for block in (line.message or {}).get("content") or ())
 
 
-def _turned(case: _Case, by: Collector, mail: MailOf | None, earlier: _Earlier) -> Turned:
+def _turned(case: _Case, by: Collector, mail: MailOf | None, earlier: _Earlier) -> CommittedTurn:
     """What follows from an answer, as from one that was streamed."""
     run, number = case.run, case.request.turn
     reply, repairs = repair_calls(reply_of(case.line.message or {}, case.request.model), run.id, number, earlier.taken)
@@ -275,7 +284,7 @@ def _turned(case: _Case, by: Collector, mail: MailOf | None, earlier: _Earlier) 
         repairs=repairs,
     )
     last = is_last(run, by.parse(run.definition), answer.spent)
-    return Turned(run, number, answer, after_mail(mail, _decided(case, reply, by, earlier).within(last=last)))
+    return CommittedTurn(run, number, answer, after_mail(mail, _decided(case, reply, by, earlier).within(last=last)))
 
 
 def _is_usable(line: BatchLine) -> bool:
@@ -293,7 +302,7 @@ def _decided(case: _Case, reply: Reply, by: Collector, earlier: _Earlier) -> Dec
     return by.linked(deciding.decide(reply, earlier.text, corrected=earlier.corrected))
 
 
-def _resolution(each: Turned) -> Resolution:
+def _resolution(each: CommittedTurn) -> Resolution:
     """What becomes of the run's job: it ends, waits for its calls or a person, or continues."""
     seq, channel = each.run.job, channel_of_run(each.run.id)
     conclusion = each.decision.conclusion
@@ -403,7 +412,7 @@ async def _account(tx: Transaction, cases: Sequence[_Case], by: Collector) -> No
     if doubted:
         await tx.run(BatchesSql.doubt_turns, runs=doubted)
     unwanted = [
-        Turned(case.run, case.request.turn, _unread(case, by), Decision(), cancelled=True)
+        CommittedTurn(case.run, case.request.turn, _unread(case, by), Decision(), cancelled=True)
         for case in open_ones
         if _usage(case)
     ]

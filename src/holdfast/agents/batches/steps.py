@@ -9,7 +9,7 @@ from holdfast.agents.batches.records import BatchesSql, BatchRow, NewRequest, Op
 from holdfast.agents.events.log import Changes, state_change
 from holdfast.agents.lanes import lane_of
 from holdfast.agents.rows import LoadedRun, TurnAttempt
-from holdfast.agents.runs.turn import Begun, How, Intent, Play, moved, open_turn
+from holdfast.agents.runs.turn import BeginResult, CallMode, Intent, Play, moved, open_turn
 from holdfast.agents.statements import RunsSql
 from holdfast.agents.states import BatchState, RunState, TurnState
 from holdfast.agents.system_jobs import BATCH, system_job
@@ -33,7 +33,7 @@ from holdfast.workers.layer import Chore
 
 _REQUEST_CAP = 1 << 28
 _TRIES = 20
-_BATCHED = How("batch", TurnState.BATCHED, RunState.BATCH_SUBMITTING)
+_BATCHED = CallMode("batch", TurnState.BATCHED, RunState.BATCH_SUBMITTING)
 
 
 class Gathering(NamedTuple):
@@ -81,7 +81,7 @@ async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
     body: str,
     where: Gathering,
     within_us: int | None = None,
-) -> Begun:
+) -> BeginResult:
     """Store a turn's request for the next batch, and let the run wait for the answer.
 
     `within_us` is what its time limit leaves: then the run is played again, answer or not.
@@ -105,7 +105,7 @@ async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
     return "begun"
 
 
-async def _done_before(tx: Transaction, play: Play) -> Begun:
+async def _done_before(tx: Transaction, play: Play) -> BeginResult:
     """An earlier call may have done it all, and its answer was lost."""
     lease = play.lease
     turn = await tx.one(RunsSql.find_turn, run=play.run.id, number=play.number)

@@ -17,7 +17,7 @@ from holdfast.agents.values import Message
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
-from holdfast.models.request_view import Heard
+from holdfast.models.request_view import RequestView
 from holdfast.models.script import RecordedAnswer, RecordedRequest, Recording, part_of, write
 from holdfast.models.steps import ScriptedTurn, stop_of
 
@@ -101,7 +101,7 @@ def _asked(last: list[dict[str, Any]], said: list[dict[str, Any]]) -> RecordedRe
     if not said:  # it had paused
         return RecordedRequest(None)
     messages = [{"role": "assistant", "content": last}, {"role": "user", "content": said}]
-    return RecordedRequest.of(Heard({"messages": messages}))
+    return RecordedRequest.of(RequestView({"messages": messages}))
 
 
 def _turn(row: TurnRow | None, blocks: Sequence[dict[str, Any]], run: RunRow) -> ScriptedTurn:

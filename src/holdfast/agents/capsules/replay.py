@@ -34,7 +34,7 @@ from holdfast.events import InputRequested
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.models import ModelFailure
-from holdfast.models.protocol import Answered, Model, Request, Wire
+from holdfast.models.protocol import Model, Request, ResponseHead, Wire
 from holdfast.models.script import Raw
 from holdfast.models.script import ScriptedTurn as Said
 from holdfast.models.wire import count_tokens, to_events
@@ -78,7 +78,7 @@ class RecordedModel:
         self.meanwhile: Callable[[int], Awaitable[None]] | None = None
         self.beyond: Callable[[int], Awaitable[Any]] | None = None
 
-    async def stream(self, request: Request, answered: Callable[[Answered], None]) -> AsyncGenerator[Wire, None]:
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
         number = int(request.call.split("/")[1])
         record = self._answers.get(number)
         if record is None:
@@ -87,7 +87,7 @@ class RecordedModel:
             raise ModelFailure("bad_request", f"the record has no turn {number}", bought="no")
         if self.meanwhile is not None:
             await self.meanwhile(number)
-        answered(Answered(request_id=record.turn.request_id or ""))
+        answered(ResponseHead(request_id=record.turn.request_id or ""))
         for event in _events(record, request):
             if event["type"] == "message_delta" and record.turn.stop_reason == INTERRUPTED:
                 await self._interrupt()

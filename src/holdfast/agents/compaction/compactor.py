@@ -71,7 +71,7 @@ from holdfast.models import Model, ModelFailure, Reply, Request
 from holdfast.settings import Settings
 
 if TYPE_CHECKING:
-    from holdfast.agents.providers import Models
+    from holdfast.agents.providers import ModelAccess
 
 Cause = Literal["manual", "after_run", "before_call"]
 
@@ -225,7 +225,7 @@ async def look(tx: Transaction, session: str) -> Read:
 class Compactor:
     """Compacts sessions with the models of an app."""
 
-    def __init__(self, models: Models, settings: Callable[[], Settings], ports: Callable[[], Ports]) -> None:
+    def __init__(self, models: ModelAccess, settings: Callable[[], Settings], ports: Callable[[], Ports]) -> None:
         self._models = models
         self._settings = settings
         self._ports = ports

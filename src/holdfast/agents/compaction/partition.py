@@ -17,7 +17,7 @@ from holdfast.agents.compaction.records import HistoryBlock
 from holdfast.agents.content import estimate, readable
 from holdfast.agents.runs.history import SERVER_USE, THINKING, uses
 from holdfast.kernel import codec
-from holdfast.models import Folding, Model, ModelFailure, Reply, Request
+from holdfast.models import Model, ModelFailure, Reply, ReplyFold, Request
 from holdfast.models.facts import facts_for
 from holdfast.text import plural
 
@@ -276,7 +276,7 @@ def summary_request(task: SummaryTask, *, call: str, idle: float, total: float) 
 
 async def summarize(model: Model, request: Request) -> Reply:
     """The summariser's whole answer; `ModelFailure` when there is none."""
-    folding = Folding()
+    folding = ReplyFold()
     stream = model.stream(request, lambda _: None)
     async with aclosing(stream):
         async for event in stream:

@@ -38,13 +38,13 @@ class AgentName(NamedTuple):
     metadata: str = NOTHING
 
 
-class Named(NamedTuple):
+class NamedAgent(NamedTuple):
     """An agent of this program: its definition is written when it is not there yet."""
 
     name: AgentName
     spec: AgentSpec
     description: str = ""
-    delegates: tuple[Named, ...] = ()
+    delegates: tuple[NamedAgent, ...] = ()
 
 
 class SessionWish(NamedTuple):
@@ -63,7 +63,7 @@ class Submission(NamedTuple):
 
     job: NewJob
     route: Route
-    agent: Named | tuple[str, int]  # or the id and version of one that is stored
+    agent: NamedAgent | tuple[str, int]  # or the id and version of one that is stored
     agent_name: str
     session: SessionWish
     input: str  # the blocks of the prompt
@@ -80,14 +80,14 @@ class Submission(NamedTuple):
     lent: bool = False  # in a transaction of the caller's, which may stay open for long
 
 
-class Created(NamedTuple):
+class CreatedRun(NamedTuple):
     run: str
     session: str
     fresh: bool  # False: the key named a run that was there already
     agent: tuple[str, int] | None = None  # the id and version that it was created with
 
 
-async def put_agent(tx: Transaction, agent: Named) -> AgentRow:
+async def put_agent(tx: Transaction, agent: NamedAgent) -> AgentRow:
     """Write the definition as a version, if it is new, and make it the one that new runs take."""
     ids = {each.name.name: (await put_agent(tx, each)).id for each in agent.delegates}
     spec = agent.spec.with_delegates(ids)
@@ -156,7 +156,7 @@ async def open_session(tx: Transaction, wish: SessionWish, tenant: str) -> Sessi
     return row
 
 
-async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
+async def create_run(tx: Transaction, new: Submission, prefix: str) -> CreatedRun:
     """Accept a run: its job, its row, its place in the session, its first event; all or nothing."""
     job, during = new.job, new.during or "queue"
     known: SessionRow | None = None
@@ -166,15 +166,15 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
         if new.lent:
             inbox.check_lent(during)
         if during in ("steer", "coalesce") and (before := await inbox.joined_before(tx, job.id)) is not None:
-            return Created(JobId(before), known.id, fresh=False)
+            return CreatedRun(JobId(before), known.id, fresh=False)
         if during in ("steer", "coalesce") and (joined := await _join(tx, new, known, during)) is not None:
             return joined
     if new.key is not None and (other := await _owner(tx, new, new.key, known)) is not None:
         return other
     if not await enqueue(tx, [job], [new.route], notify=new.notify):
         row = await tx.one(RunsSql.find_run, id=job.id)  # an earlier call did it, and its answer was lost
-        return Created(job.id, row.session if row else new.session.id, fresh=True)
-    if isinstance(new.agent, Named):
+        return CreatedRun(job.id, row.session if row else new.session.id, fresh=True)
+    if isinstance(new.agent, NamedAgent):
         stored = await put_agent(tx, new.agent)
         agent, version = stored.id, stored.version
     else:
@@ -212,12 +212,12 @@ async def create_run(tx: Transaction, new: Submission, prefix: str) -> Created:
     if new.reason:
         changes.tell(run.id, "mode_chosen", {"mode": new.mode, "reason": new.reason})
     await changes.write(tx)
-    return Created(run.id, session, fresh=True, agent=(agent, version))
+    return CreatedRun(run.id, session, fresh=True, agent=(agent, version))
 
 
-async def create_runs(tx: Transaction, new: Sequence[Submission], prefix: str) -> list[Created]:
+async def create_runs(tx: Transaction, new: Sequence[Submission], prefix: str) -> list[CreatedRun]:
     """Accept runs of one agent; all or nothing."""
-    made: list[Created] = []
+    made: list[CreatedRun] = []
     stored: tuple[str, int] | None = None
     for each in new:
         made.append(await create_run(tx, each if stored is None else each._replace(agent=stored), prefix))
@@ -225,7 +225,7 @@ async def create_runs(tx: Transaction, new: Sequence[Submission], prefix: str) -
     return made
 
 
-async def _join(tx: Transaction, new: Submission, session: SessionRow, during: str) -> Created | None:
+async def _join(tx: Transaction, new: Submission, session: SessionRow, during: str) -> CreatedRun | None:
     """Give the message to a run that is there already; None: it begins one of its own."""
     target = await inbox.joinable(tx, session.id, new.agent_name, during)
     if target is None:
@@ -235,9 +235,9 @@ async def _join(tx: Transaction, new: Submission, session: SessionRow, during: s
         held = await find_key(tx, new.job.tenant, new.key)
         other = await _owner(tx, new, new.key, session, target.id)
         if other is not None or held is not None:
-            return other or Created(JobId(target.id), session.id, fresh=False)
+            return other or CreatedRun(JobId(target.id), session.id, fresh=False)
     await inbox.join(tx, target, inbox.steer_id(new.job.id, new.key, target.id), new.input)
-    return Created(JobId(target.id), session.id, fresh=False)
+    return CreatedRun(JobId(target.id), session.id, fresh=False)
 
 
 async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[str, int]:
@@ -256,7 +256,7 @@ async def _take_place(tx: Transaction, wish: SessionWish, tenant: str) -> tuple[
 
 async def _owner(
     tx: Transaction, new: Submission, key: str, session: SessionRow | None, run: str | None = None
-) -> Created | None:
+) -> CreatedRun | None:
     """The run that the key names already; None when it names `run`, which is the new one unless it is given."""
     job = run or new.job.id
     meanings = _meanings(new, session)
@@ -268,7 +268,7 @@ async def _owner(
     row = await tx.one(RunsSql.find_run, id=owner.job)
     if row is None:
         raise UsageError(f"key {key!r} belongs to job {owner.job}, which is not a run.")
-    return Created(JobId(row.id), row.session, fresh=False)
+    return CreatedRun(JobId(row.id), row.session, fresh=False)
 
 
 def _meanings(new: Submission, session: SessionRow | None) -> list[str]:

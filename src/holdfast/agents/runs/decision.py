@@ -20,7 +20,7 @@ from holdfast.agents.rows import LoadedRun, NewCall, WindowBlock
 from holdfast.agents.runs.create import run_job
 from holdfast.agents.runs.end import Conclusion
 from holdfast.agents.runs.history import CLIENT_USE, text_of, uses
-from holdfast.agents.runs.output import Reading, UnreadAnswer, read_answer, unknown_type
+from holdfast.agents.runs.output import OutputTypes, UnreadAnswer, read_answer, unknown_type
 from holdfast.agents.states import CallState, InquiryState
 from holdfast.durations import Duration, microseconds
 from holdfast.errors import BadPayload
@@ -69,7 +69,7 @@ class Decision(NamedTuple):
 
 CALLING = ("tool_use", "end_turn", "stop_sequence", "pause_turn")  # no call of such an answer may stay unanswered
 
-Approving = Callable[[ToolSpec, str], bool]
+ApprovalCheck = Callable[[ToolSpec, str], bool]
 """Whether a person has to approve the call of this tool with this id; `holdfast.agents.runs.decision` finds out."""
 
 
@@ -78,7 +78,7 @@ def call_id(run: str, turn: int, place: int) -> str:
     return derived_id(run, "call", turn, place)
 
 
-class Deciding:
+class Decider:
     """Decides for one turn of one run."""
 
     def __init__(  # noqa: PLR0917  what decides
@@ -87,9 +87,9 @@ class Deciding:
         spec: AgentSpec,
         number: int,
         settings: Settings,
-        approving: Approving,
+        approving: ApprovalCheck,
         records: Records = Records(),  # noqa: B008  it cannot be changed
-        reading: Reading = unknown_type,
+        reading: OutputTypes = unknown_type,
     ) -> None:
         """`approving` says whether a person has to approve a call; a fork may answer it from `records`.
 
@@ -381,7 +381,7 @@ class AskedCall(NamedTuple):
     input: dict[str, Any]
 
 
-async def ask_rule(rule: ApprovalRule, calls: Iterable[AskedCall]) -> Approving:
+async def ask_rule(rule: ApprovalRule, calls: Iterable[AskedCall]) -> ApprovalCheck:
     """Ask the rule about these calls; the answer says of each whether a person has to approve it, and yes of others."""
     asked = list(calls)
     places = asyncio.Semaphore(_AT_ONCE)

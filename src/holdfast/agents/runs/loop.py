@@ -43,12 +43,12 @@ from holdfast.agents.keys import handed_back
 from holdfast.agents.money.budgets import BudgetWait, Over, is_limited, is_tree
 from holdfast.agents.money.cost import most_nano, spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
-from holdfast.agents.providers import Models, make_ready
+from holdfast.agents.providers import ModelAccess, make_ready
 from holdfast.agents.rows import LoadedRun, ProviderLaneRow
 from holdfast.agents.runs import tracing, turn
 from holdfast.agents.runs.decision import (
     ApprovalRule,
-    Deciding,
+    Decider,
     Decision,
     ask_rule,
     asked_calls,
@@ -67,8 +67,8 @@ from holdfast.agents.runs.history import (
     text_of,
     was_corrected,
 )
-from holdfast.agents.runs.output import Reading, unknown_type
-from holdfast.agents.runs.turn import Answer, Committed, Intent, Loaded, Play, interrupted
+from holdfast.agents.runs.output import OutputTypes, unknown_type
+from holdfast.agents.runs.turn import Answer, CommitResult, Intent, Play, TurnInputs, interrupted
 from holdfast.agents.tenant_policy import TenantPolicy, named_by
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
@@ -77,7 +77,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import derived_id, new_id
 from holdfast.kernel.rows import Lease
-from holdfast.models import Answered, FoldedInput, FoldedText, FoldedThinking, Folding, Model, ModelFailure, Reply
+from holdfast.models import InputPiece, Model, ModelFailure, Reply, ReplyFold, ResponseHead, TextPiece, ThinkingPiece
 from holdfast.models.protocol import Wire
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze, StoreTrouble
 from holdfast.reasons import ACCOUNT_REFUSED, is_of_account
@@ -88,7 +88,7 @@ from holdfast.workers.context import JobContext
 log = logging.getLogger("holdfast.agents")
 
 _STORE_PAUSE = 1.0
-_DELTAS = {FoldedText: "text_delta", FoldedThinking: "thinking_delta", FoldedInput: "input_delta"}
+_DELTAS = {TextPiece: "text_delta", ThinkingPiece: "thinking_delta", InputPiece: "input_delta"}
 
 Free = Literal["free"]
 Journals = weakref.WeakKeyDictionary[Database, Journal]
@@ -101,13 +101,13 @@ class RunLoop:
 
     def __init__(  # noqa: PLR0913  what an app tells it
         self,
-        models: Models,
+        models: ModelAccess,
         settings: Callable[[], Settings],
         ports: Callable[[], Ports],
         *,
         approving: ApprovalRule = never,
         notify: Callable[[], bool] = lambda: False,
-        reading: Reading = unknown_type,
+        reading: OutputTypes = unknown_type,
         has_tool: Callable[[str], bool] = lambda _: True,
         policy: TenantPolicy | None = None,
         here: Callable[[], object] = asyncio.get_running_loop,
@@ -161,7 +161,7 @@ class RunLoop:
         return mine[database]
 
     @property
-    def models(self) -> Models:
+    def models(self) -> ModelAccess:
         return self._models
 
     @property
@@ -176,7 +176,7 @@ class RunLoop:
 class _Turn:
     """Plays one turn of one run, from what was loaded to what is committed."""
 
-    def __init__(self, loop: RunLoop, ctx: JobContext, loaded: Loaded) -> None:
+    def __init__(self, loop: RunLoop, ctx: JobContext, loaded: TurnInputs) -> None:
         self._loop = loop
         self._ctx = ctx
         self._database = ctx.database
@@ -349,7 +349,7 @@ class _Turn:
         if isinstance(model, Exception):
             raise model
         journal, run = self._loop.journal(self._database), self._run.id
-        folding, said = Folding(), Counter[int]()
+        folding, said = ReplyFold(), Counter[int]()
         stream = model.stream(asked.request, self._answered)
         scope = asyncio.timeout(None)
         try:
@@ -359,7 +359,7 @@ class _Turn:
                         journal.alive(self._lease, run)
                         delta = folding.feed(event)
                         if delta is not None:
-                            text = readable(delta.partial_json if isinstance(delta, FoldedInput) else delta.text)
+                            text = readable(delta.partial_json if isinstance(delta, InputPiece) else delta.text)
                             place = said[delta.index]
                             said[delta.index] += len(text)
                             kind = _DELTAS[type(delta)]
@@ -377,7 +377,7 @@ class _Turn:
         reply = folding.reply()
         return replace(reply, blocks=readable(reply.blocks))
 
-    def _answered(self, answered: Answered) -> None:
+    def _answered(self, answered: ResponseHead) -> None:
         self._request_id = answered.request_id
         self._spent_up = lanes.spent_up(answered, self._loop.ports.clock.wall_us() / 1e6)
         if answered.request_id:
@@ -413,11 +413,11 @@ class _Turn:
             return interrupted(Decision(), text_of(reply.blocks))
         run, records, window, loop = self._run, self._loaded.records, self._loaded.window, self._loop
         approving = await ask_rule(loop.approving, asked_calls(run, self._spec, self._number, reply))
-        deciding = Deciding(run, self._spec, self._number, loop.settings, approving, records, loop.reading)
+        deciding = Decider(run, self._spec, self._number, loop.settings, approving, records, loop.reading)
         before = said_before(window, run.id, self._number) if run.continued else ""
         return deciding.decide(reply, before, corrected=bool(run.continued) and was_corrected(window))
 
-    async def _store(self, answer: Answer, decision: Decision, kept: str | None) -> Committed:
+    async def _store(self, answer: Answer, decision: Decision, kept: str | None) -> CommitResult:
         """An answer is paid for: while the lease lasts, a store that is away is waited for."""
         change = self._next_model() if kept is None and fallback.is_refused(decision.conclusion) else None
         while True:

@@ -71,7 +71,7 @@ _BOUNDS: Mapping[str, tuple[type | tuple[type, ...], Callable[[Any, Any], bool],
 
 def misfit(schema: Mapping[str, Any], value: Any) -> str | None:
     """The first thing that is wrong with the value; None when nothing is."""
-    return _Fitting(schema.get("$defs") or {}).misfit(schema, value, "")
+    return _SchemaCheck(schema.get("$defs") or {}).misfit(schema, value, "")
 
 
 def _out_of_bounds(schema: Mapping[str, Any], value: Any) -> str | None:
@@ -85,7 +85,7 @@ def _out_of_bounds(schema: Mapping[str, Any], value: Any) -> str | None:
     return None
 
 
-class _Fitting:
+class _SchemaCheck:
     def __init__(self, shared: Mapping[str, Any]) -> None:
         self._shared = shared
 
@@ -129,7 +129,7 @@ class _Fitting:
 
 
 T = TypeVar("T")
-Reading = Callable[[str, Mapping[str, Any]], "Output[Any] | None"]
+OutputTypes = Callable[[str, Mapping[str, Any]], "Output[Any] | None"]
 """The type that this program has for the answers of an agent, by its name and the schema that the run was given."""
 
 _LONGEST = 2_000  # characters of what is wrong

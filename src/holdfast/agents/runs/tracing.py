@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from holdfast.agents.definition import AgentSpec
-from holdfast.agents.providers import Models
+from holdfast.agents.providers import ModelAccess
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs.decision import Decision, ToolCallRequest
 from holdfast.clock import Ports
@@ -23,7 +23,7 @@ class _Untraced:
     def conclude(self, outcome: object | None) -> None: ...
 
 
-def invoking(ports: Ports, models: Models, run: LoadedRun | None) -> AbstractContextManager[Closing]:
+def invoking(ports: Ports, models: ModelAccess, run: LoadedRun | None) -> AbstractContextManager[Closing]:
     """Around what one attempt does for a run; the run may be gone."""
     spans = ports.events.spans
     if spans is None or run is None:
@@ -48,7 +48,7 @@ class AnswerTrace:
 
 
 @contextmanager
-def asking(ports: Ports, models: Models, request: Request, about: LoadedRun | str) -> Iterator[AnswerTrace]:
+def asking(ports: Ports, models: ModelAccess, request: Request, about: LoadedRun | str) -> Iterator[AnswerTrace]:
     """Around a call of a model: for a run, or for a summary of a session."""
     spans = ports.events.spans
     if spans is None:
@@ -75,5 +75,5 @@ def linked(ports: Ports, decision: Decision) -> Decision:
     return decision._replace(calls=tuple(map(with_trace, decision.calls)))
 
 
-def _provider(models: Models, model: str) -> str:
+def _provider(models: ModelAccess, model: str) -> str:
     return _SCRIPTED if models.credential(model) == _SCRIPTED else _PROVIDER

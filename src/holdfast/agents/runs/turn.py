@@ -62,7 +62,7 @@ from holdfast.agents.statements import (
     CallsSql,
     InboxSql,
     MessagesSql,
-    ProvidersSql,
+    ProviderLanesSql,
     RunsSql,
     SessionsSql,
 )
@@ -77,12 +77,12 @@ from holdfast.kernel.ids import derived_id
 from holdfast.kernel.rows import Ending, Fence, Lease, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import add_children, park
-from holdfast.models import Folding, Reply
+from holdfast.models import Reply, ReplyFold
 
 # Load: everything that decides what is sent.
 
 
-class Loaded(NamedTuple):
+class TurnInputs(NamedTuple):
     run: LoadedRun
     ahead: bool  # another run of the session comes first: what is loaded is not all that will have been said
     window: list[WindowBlock]
@@ -93,18 +93,18 @@ class Loaded(NamedTuple):
 
 
 @reading
-async def load(tx: Transaction, job: int) -> Loaded | None:
+async def load(tx: Transaction, job: int) -> TurnInputs | None:
     """Everything that decides what is sent."""
     run = await tx.one(RunsSql.load_run, job=job)
     if run is None:
         return None
     ahead = await _somebody_is_ahead(tx, run)  # before the window: when nobody is, what it shows is final
     window = await tx.many(MessagesSql.window, session=run.session, branch=run.branch)
-    lanes = await tx.many(ProvidersSql.lanes) if run.lanes else []
+    lanes = await tx.many(ProviderLanesSql.lanes) if run.lanes else []
     steers = await tx.many(InboxSql.open_steers, run=run.id) if run.steered else []
     batched = run.mode == "batch" and run.prompted
     kept = await tx.one(BatchesSql.kept_answer, run=run.id, turn=run.turns + 1) if batched else None
-    return Loaded(run, ahead, window, lanes, steers, await load_records(tx, run), kept)
+    return TurnInputs(run, ahead, window, lanes, steers, await load_records(tx, run), kept)
 
 
 async def _somebody_is_ahead(tx: Transaction, run: LoadedRun) -> bool:
@@ -137,11 +137,11 @@ class Intent(NamedTuple):
     reason: str = ""  # why it is asked in another way than its run would be
 
 
-Queued = Literal["waiting", "first", "cancelled"]
-Begun = Literal["begun", "again", "cancelled"] | Over
+QueueResult = Literal["waiting", "first", "cancelled"]
+BeginResult = Literal["begun", "again", "cancelled"] | Over
 
 
-async def queue_up(tx: Transaction, play: Play) -> Queued:
+async def queue_up(tx: Transaction, play: Play) -> QueueResult:
     """Park the run until those of its session that came before have ended. "first": they have by now; load again."""
     lease, run = play.lease, play.run
     fence = await leases.hold(tx, lease)
@@ -154,7 +154,7 @@ async def queue_up(tx: Transaction, play: Play) -> Queued:
     return "waiting"
 
 
-class How(NamedTuple):
+class CallMode(NamedTuple):
     """In which way a model is asked: the states of the turn and of its run meanwhile."""
 
     mode: str
@@ -162,10 +162,10 @@ class How(NamedTuple):
     run: RunState
 
 
-STREAMED = How("streaming", TurnState.CALLING, RunState.STREAMING)
+STREAMED = CallMode("streaming", TurnState.CALLING, RunState.STREAMING)
 
 
-async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> Begun:
+async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent) -> BeginResult:
     """Store the prompt, if it is not there yet, and that a call is about to be made.
 
     "again": what was loaded is not what will have been said, for the history has been compacted since. Load it again.
@@ -189,8 +189,8 @@ async def begin(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], i
 
 
 async def open_turn(  # noqa: PLR0917  one beginning for every way of asking
-    tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent, fence: Fence, how: How
-) -> TurnAttempt | Begun:
+    tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], intent: Intent, fence: Fence, how: CallMode
+) -> TurnAttempt | BeginResult:
     """Under a lease that is held: the prompt, what came since, and the intent; or why the model is not asked now.
 
     "begun": by an earlier call whose answer was lost.
@@ -257,7 +257,7 @@ class Answer(NamedTuple):
     repairs: tuple[dict[str, Any], ...] = ()  # calls that could not be told apart as they came
 
 
-class Turned(NamedTuple):
+class CommittedTurn(NamedTuple):
     """One answer of one run, and what follows from it; nothing, when the run has been cancelled meanwhile."""
 
     run: LoadedRun
@@ -304,18 +304,18 @@ class Turned(NamedTuple):
         )
 
 
-Committed = Literal["parked", "next", "ended", "cancelled"]
+CommitResult = Literal["parked", "next", "ended", "cancelled"]
 
 
-async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> Committed:
+async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision) -> CommitResult:
     """Store an answer and everything that follows from it."""
     lease, run = play.lease, play.run
     cancelled = await _fence(tx, play, decision)
     if not cancelled:
         decision = after_mail(await tx.one(InboxSql.mail, run=run.id), decision)
-    turned = Turned(run, play.number, answer, decision, cancelled=bool(cancelled))
+    committed = CommittedTurn(run, play.number, answer, decision, cancelled=bool(cancelled))
     changes = Changes(play.prefix)
-    if cancelled is None or not await store_answers(tx, [turned], changes, notify=play.notify):
+    if cancelled is None or not await store_answers(tx, [committed], changes, notify=play.notify):
         return "cancelled" if cancelled else _next(decision)  # an earlier call did all this, and its answer was lost
     if cancelled:
         await changes.write(tx)
@@ -324,8 +324,8 @@ async def commit(tx: Transaction, play: Play, answer: Answer, decision: Decision
         await _conclude(tx, lease, run, decision.conclusion, changes)
         return "ended"
     await changes.write(tx)
-    if turned.launched:
-        await add_children(tx, lease.seq, len(turned.launched))
+    if committed.launched:
+        await add_children(tx, lease.seq, len(committed.launched))
         await park(tx, lease, channel=None, timeout_us=None)
         return "parked"
     if decision.inquiry is not None:
@@ -371,7 +371,7 @@ def interrupted(decision: Decision, text: str = "") -> Decision:
     return Decision(calls, Conclusion("truncated", text, limited=INTERRUPTED))
 
 
-def partial_reply(folding: Folding) -> Reply:
+def partial_reply(folding: ReplyFold) -> Reply:
     """An interrupted answer: what was said is kept, and counted as far as the provider had."""
     reply = folding.so_far(INTERRUPTED)
     said = estimate(reply.blocks) if reply.blocks else 0
@@ -379,20 +379,22 @@ def partial_reply(folding: Folding) -> Reply:
     return replace(reply, blocks=readable(reply.blocks), usage=usage)
 
 
-def _next(decision: Decision) -> Committed:
+def _next(decision: Decision) -> CommitResult:
     if decision.conclusion is not None:
         return "ended"
     waits = decision.inquiry is not None or any(call.job is not None for call in decision.calls)
     return "parked" if waits else "next"
 
 
-async def store_answers(tx: Transaction, turned: Sequence[Turned], changes: Changes, *, notify: bool) -> list[Turned]:
+async def store_answers(
+    tx: Transaction, turns: Sequence[CommittedTurn], changes: Changes, *, notify: bool
+) -> list[CommittedTurn]:
     """Store answers with their calls and questions; returns those that an earlier call had not stored.
 
     The jobs of the runs are the caller's business: they wait for their calls, continue, or end.
     """
-    ended = {tuple(key) for key in await tx.many(RunsSql.end_turns, answers=[each.ended for each in turned])}
-    fresh = [each for each in turned if (each.run.id, each.number) in ended]
+    ended = {tuple(key) for key in await tx.many(RunsSql.end_turns, answers=[each.ended for each in turns])}
+    fresh = [each for each in turns if (each.run.id, each.number) in ended]
     if not fresh:
         return []
     await add_messages(tx, [Said(each.run, "answer", each.number, each.answer.blocks) for each in fresh])
@@ -422,13 +424,13 @@ def moved(run: LoadedRun, state: str, before: str | None = None) -> dict[str, An
     return state_change(run.id, run.session, run.agent_name, run.parent, agent=run.agent, state=state, before=before)
 
 
-async def _add_calls(tx: Transaction, turned: Sequence[Turned], changes: Changes) -> None:
-    if not turned:
+async def _add_calls(tx: Transaction, turns: Sequence[CommittedTurn], changes: Changes) -> None:
+    if not turns:
         return
     jobs: list[NewJob] = []
     routes: set[Route] = set()
     rows: list[NewCall] = []
-    for each in turned:
+    for each in turns:
         started = {call.row.id for call in each.launched}
         for call in each.decision.calls:
             if call.row.id in started and call.job is not None and call.route is not None:
@@ -446,7 +448,7 @@ async def _add_calls(tx: Transaction, turned: Sequence[Turned], changes: Changes
     if jobs:
         await enqueue(tx, jobs, sorted(routes))
     await tx.run(CallsSql.add_calls, calls=rows)
-    await _add_children(tx, turned, changes)
+    await _add_children(tx, turns, changes)
 
 
 def _pending(run: LoadedRun, call: ToolCallRequest) -> dict[str, Any]:
@@ -460,9 +462,9 @@ def _pending(run: LoadedRun, call: ToolCallRequest) -> dict[str, Any]:
     }
 
 
-async def _add_children(tx: Transaction, turned: Sequence[Turned], changes: Changes) -> None:
+async def _add_children(tx: Transaction, turns: Sequence[CommittedTurn], changes: Changes) -> None:
     runs: list[NewRun] = []
-    for each in turned:
+    for each in turns:
         for call in each.launched:
             if call.child is not None:
                 agent = await tx.one(AgentsSql.find_agent, id=call.child)
@@ -499,16 +501,16 @@ def _child(run: LoadedRun, call: ToolCallRequest, agent: str, name: str, version
     )
 
 
-async def _answer_on_the_spot(tx: Transaction, turned: Sequence[Turned]) -> None:
+async def _answer_on_the_spot(tx: Transaction, turns: Sequence[CommittedTurn]) -> None:
     """Results of turns all of whose calls were answered at once, and the word to continue where one was cut off."""
     results = []
-    for each in turned:
+    for each in turns:
         if each.decision.calls and not each.launched and not each.cancelled:
             results.append(await results_of(tx, each.run, each.number))
     await add_messages(tx, results)
     words = [
         Said(each.run, "continuation", each.number, [{"type": "text", "text": each.decision.continuation}])
-        for each in turned
+        for each in turns
         if each.decision.continuation is not None and not each.cancelled
     ]
     await add_messages(tx, words)
@@ -523,7 +525,7 @@ async def results_of(tx: Transaction, run: LoadedRun, number: int) -> Said:
 # End without another call, or let a person say whether to continue.
 
 
-Asking = Literal["asked", "again", "cancelled"]
+AskResult = Literal["asked", "again", "cancelled"]
 
 
 async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], conclusion: Conclusion) -> bool:
@@ -535,7 +537,7 @@ async def conclude(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]]
     return True
 
 
-async def ask_person(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], inquiry: NewInquiry) -> Asking:
+async def ask_person(tx: Transaction, play: Play, prompt: Sequence[dict[str, Any]], inquiry: NewInquiry) -> AskResult:
     """Let the run wait for a person, unless a cancel came first, or an interruption: then load it again."""
     if not await _hold_and_prompt(tx, play, prompt):
         return "cancelled"

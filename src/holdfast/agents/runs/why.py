@@ -13,7 +13,7 @@ from holdfast.agents.lanes import behind, explain
 from holdfast.agents.people.records import InquiriesSql, InquiryRow
 from holdfast.agents.rows import RunRow
 from holdfast.agents.runs.end import line_of
-from holdfast.agents.statements import CallsSql, ProvidersSql, RunsSql
+from holdfast.agents.statements import CallsSql, ProviderLanesSql, RunsSql
 from holdfast.agents.states import IN_BATCH, BatchState, CallState, RunState
 from holdfast.errors import NotFound
 from holdfast.kernel import codec
@@ -147,7 +147,7 @@ async def why(tx: Transaction, id: str, *, absent: Collection[int] = ()) -> list
         asked = [_inquiry(row) for row in await tx.many(InquiriesSql.open_inquiries, id=run.id)]
         return asked or [await _tools(tx, run)]
     if run.state in IN_BATCH and (batch := await tx.one(BatchesSql.batch_of, run=run.id)) is not None:
-        held = [lane for lane in await tx.many(ProvidersSql.closed_lanes) if lane.name == batch.lane]
+        held = [lane for lane in await tx.many(ProviderLanesSql.closed_lanes) if lane.name == batch.lane]
         return [_batch(batch), *map(explain, held)]
     if unasked := await missing(tx, run, reasons, absent):
         return unasked
@@ -157,7 +157,7 @@ async def why(tx: Transaction, id: str, *, absent: Collection[int] = ()) -> list
     if any(isinstance(reason, AwaitsSignal) and reason.channel == line for reason in reasons):
         return [await _ahead(tx, run)]
     if any(reason.gate is Gate.NOT_DUE for reason in reasons):
-        reasons += [*map(explain, await tx.many(ProvidersSql.closed_lanes)), *await foretold(tx, run)]
+        reasons += [*map(explain, await tx.many(ProviderLanesSql.closed_lanes)), *await foretold(tx, run)]
         if run.limited is not None:
             reasons.append(OverBudget(limit=run.limited))
     return reasons
