@@ -89,7 +89,7 @@ async def test_without_the_sdk_a_model_cannot_be_asked_either(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-simulated")
-    monkeypatch.setattr("holdfast.agents.providers.sdk_is_there", lambda: False)
+    monkeypatch.setattr("holdfast.models.anthropic.sdk_is_there", lambda: False)
     hf = make_app(embedded=False)
     hf.agent("paid", model=MODEL)
     assert how_to_install("anthropic") in (core_of(hf).book.lack(MODEL) or "")

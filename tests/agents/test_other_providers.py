@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
+
 import pytest
 
 from holdfast import Holdfast, RunFailed
+from holdfast.app import core_of
+from holdfast.models import Request, ResponseHead, Script, ScriptedModel, say
 from holdfast.models.chat_completions import OpenAICompatible
+from holdfast.models.protocol import Wire
 from tests.models.test_chat_completions import calling, chat_server, saying
+from tests.support.apps import eventually
 
 
 async def test_an_agent_of_another_provider_calls_its_tool_and_answers(hf: Holdfast) -> None:
@@ -44,3 +50,46 @@ async def test_a_provider_that_refuses_fails_the_run_with_its_words(hf: Holdfast
         hf.provider("mine", OpenAICompatible(key_env=None, base_url=server.url))
         with pytest.raises(RunFailed, match="there is no such picture"):
             await hf.agent("reader", model="mine:small").run("Hello")
+
+
+class Rationed(ScriptedModel):
+    """Answers, and says that this was the last call for now."""
+
+    async def stream(self, request: Request, answered: Callable[[ResponseHead], None]) -> AsyncGenerator[Wire, None]:
+        limits = {"requests-remaining": "0", "requests-reset": "2126-01-01T00:00:00Z"}
+        answered(ResponseHead(limits=limits))
+        async for event in super().stream(request, lambda _: None):
+            yield event
+
+
+class Small:
+    """A provider whose account has one call."""
+
+    def open(self, _model: str) -> Rationed:
+        return Rationed(Script(say("The last one.")))
+
+    def lack(self) -> str | None:
+        return None
+
+    def credential(self) -> str:
+        return "small#1"
+
+
+async def test_any_provider_closes_its_lane_before_anybody_is_refused(hf: Holdfast) -> None:
+    hf.provider("mine", Small())
+    assert (await hf.agent("reader", model="mine:small").run("Hello")).text == "The last one."
+
+    async def closed() -> bool:
+        return [lane.reason for lane in await hf.lanes.list()] == ["the rate limit is used up"]
+
+    await eventually(closed)
+
+
+async def test_a_span_names_the_provider_that_is_asked(hf: Holdfast) -> None:
+    hf.provider("mine", Small())
+    catalog = core_of(hf).book
+    assert [catalog.provider(model) for model in ("mine:small", "scripted:", "claude-sonnet-5-5")] == [
+        "mine",
+        "scripted",
+        "anthropic",
+    ]

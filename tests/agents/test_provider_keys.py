@@ -21,10 +21,10 @@ async def test_without_a_key_the_call_says_what_to_set(hf: Holdfast) -> None:
 @pytest.mark.usefixtures("keyless")
 async def test_a_key_a_place_or_a_profile_is_enough(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     hf = make_app()
-    assert core_of(hf).book.lacks_key(MODEL)
-    assert not core_of(hf).book.lacks_key("scripted:")
-    assert not core_of(make_app(provider_url="http://127.0.0.1:9")).book.lacks_key(MODEL)
+    assert core_of(hf).book.advice_on_key(MODEL)
+    assert core_of(hf).book.advice_on_key("scripted:") is None
+    assert core_of(make_app(provider_url="http://127.0.0.1:9")).book.advice_on_key(MODEL) is None
     for name in ("API_KEY", "AUTH_TOKEN", "BASE_URL", "PROFILE"):
         with monkeypatch.context() as patch:
             patch.setenv(f"ANTHROPIC_{name}", "x")
-            assert not core_of(hf).book.lacks_key(MODEL)
+            assert core_of(hf).book.advice_on_key(MODEL) is None

@@ -23,7 +23,7 @@ from holdfast.agents.keys import Keys
 from holdfast.agents.money.budgets import give_up_lapsed
 from holdfast.agents.money.records import BudgetsSql
 from holdfast.agents.people.people import People
-from holdfast.agents.providers import NO_KEY, ModelCatalog
+from holdfast.agents.providers import ModelCatalog
 from holdfast.agents.retention import cleanup as retaining
 from holdfast.agents.runs import end
 from holdfast.agents.runs.create import AgentName
@@ -193,8 +193,8 @@ class AgentsCore(Core):
     def require_key(self, model: str, kind: str) -> None:
         """`UsageError` when the worker in this process, if it may have one, could not ask this model for a run."""
         embedded = self.binding.embedded
-        if embedded and self.book.lacks_key(model):
-            raise UsageError(f"model {model} cannot be called: {NO_KEY}")
+        if embedded and (advice := self.book.advice_on_key(model)) is not None:
+            raise UsageError(f"model {model} cannot be called: {advice}")
         if embedded and kind in self.registry.withheld():
             self.keys.note(kind, model)  # it cannot serve them all, but it serves those that bring such a model
 

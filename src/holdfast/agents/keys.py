@@ -25,6 +25,7 @@ from holdfast.kernel.states import WorkerState
 from holdfast.kernel.waiting import own_channel
 from holdfast.kernel.why import AwaitsSignal
 from holdfast.kernel.workers import list_workers
+from holdfast.models.registry import key_of
 from holdfast.outcomes import Park
 from holdfast.reasons import Gate, Reason
 from holdfast.workers.definitions import LACKS, Registry
@@ -118,7 +119,7 @@ class HandedBack(Reason):
     def sentence(self) -> str:
         return (
             f"the worker that claimed it last has no key for model {self.model}; a worker with a key may take it: "
-            f"set {_key_of(self.model)} where the workers run"
+            f"set {key_of(self.model)} where the workers run"
         )
 
 
@@ -135,7 +136,7 @@ class NoKey(Reason):
     def sentence(self) -> str:
         some = ", ".join(self.workers[:3]) + (" …" if len(self.workers) > 3 else "")
         return (
-            f"no live worker has a key for model {self.model}: set {_key_of(self.model)} where the workers run, or "
+            f"no live worker has a key for model {self.model}: set {key_of(self.model)} where the workers run, or "
             f"install what they lack, as the log of each says ({some})"
         )
 
@@ -154,11 +155,6 @@ async def missing(
     kind = f"{LACKS}{AGENT_KIND}{run.agent_name}"
     lacking = [row.id for row in live if row.status == WorkerState.ACTIVE and kind in codec.decode(row.capabilities)]
     return [NoKey(model=await _model_of(tx, run), workers=lacking)] if lacking else []
-
-
-def _key_of(model: str) -> str:
-    """Only the program that registers a provider under a prefix knows the name of its key."""
-    return "the key of its provider" if ":" in model else "ANTHROPIC_API_KEY"
 
 
 async def _model_of(tx: Transaction, run: RunRow) -> str:

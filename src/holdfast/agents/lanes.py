@@ -56,7 +56,7 @@ def channel_of(lane: str) -> str:
     return f"{_CHANNEL}{lane}"
 
 
-def spent_up(answered: ResponseHead, now: float) -> float | None:
+def rate_limit_reset(answered: ResponseHead, now: float) -> float | None:
     """How many seconds to wait until a limit that this answer used up is there again; None: there is more."""
     waits = []
     for name, left in answered.limits.items():

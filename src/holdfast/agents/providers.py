@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import logging
-import os
 import weakref
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.client.core import Core, LoopState
-from holdfast.errors import UsageError, how_to_install
+from holdfast.errors import UsageError
 from holdfast.models import Model, ModelFailure, open_model
-from holdfast.models.facts import place_of
+from holdfast.models.facts import SCRIPTED
 from holdfast.models.prices import Price, Tier, cost
 from holdfast.models.protocol import ColdStart
-from holdfast.models.registry import Provider, ProviderRegistry, missing_script
+from holdfast.models.registry import Provider, ProviderRegistry, default_provider, missing_script
 from holdfast.models.script import Script
 from holdfast.models.spool import Shelf
 from holdfast.text import shown
@@ -37,6 +33,9 @@ class ModelAccess(Protocol):
 
     def credential(self, name: str) -> str:
         """Which account pays: a name for it, never the key."""
+
+    def provider(self, name: str) -> str:
+        """What the provider of a model is called."""
 
     def cost_nano(self, model: str, usage: dict[str, Any], tier: Tier = "standard") -> int: ...
 
@@ -64,26 +63,6 @@ async def make_ready(models: ModelAccess, name: str) -> Model | ModelFailure | U
 
 log = logging.getLogger("holdfast.agents")
 
-NO_KEY = "there is no key for the provider. Set ANTHROPIC_API_KEY where the workers run, or use a scripted: model."
-# Where the SDK finds a key, or another way to pay or to reach a provider.
-_CREDENTIALS = (
-    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_PROFILE", "ANTHROPIC_CONFIG_DIR"),
-    *("ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE", "ANTHROPIC_FEDERATION_RULE_ID"),
-)
-
-
-@cache
-def sdk_is_there() -> bool:
-    return importlib.util.find_spec("anthropic") is not None
-
-
-def _has_profiles() -> bool:
-    """Whether the SDK may find a profile. Not every user has a home: in a container it may be a mere number."""
-    try:
-        return Path.home().joinpath(".config", "anthropic").is_dir()
-    except RuntimeError:
-        return False
-
 
 class ModelCatalog:
     def __init__(self, core: Core) -> None:
@@ -91,6 +70,7 @@ class ModelCatalog:
         self._open: weakref.WeakKeyDictionary[LoopState, dict[str, Model]] = weakref.WeakKeyDictionary()
         self.scripts: dict[str, Script] = {}
         self.providers = ProviderRegistry()
+        self._default = default_provider(lambda: core.settings.provider_url)
         self.prices: Sequence[Price] | None = None  # in place of those that are shipped
         self.substitute: Model | None = None  # for tests: answers for every model
         self.per_call: Decimal | None = None  # for tests: what every call costs, whatever it uses
@@ -102,32 +82,30 @@ class ModelCatalog:
         opened = self._open.setdefault(self._core.here(), {})
         key = f"{self.credential(name)} {name}"  # a client keeps the key that it was made with
         if key not in opened:
-            if (found := self._provider(name)) is not None:
-                opened[key] = self._opened(name, *found)
-                return opened[key]
-            if self.lacks_key(name):
-                raise ModelFailure("bad_request", f"model {name}: {NO_KEY}", bought="no")
-            settings = self._core.settings
-            opened[key] = open_model(
-                f"scripted:{name}" if name in self.scripts else name,
-                base_url=settings.provider_url or None,
-                ports=self._core.ports,
-                scripts=self.scripts,
-                pace=settings.script_pace.total_seconds(),
-                witness=Path(settings.script_witness) if settings.script_witness else None,
-                batch_time=settings.script_batch_time.total_seconds(),
-                batches=self.shelf,
-            )
+            opened[key] = self._opened(name)
         return opened[key]
+
+    def _opened(self, name: str) -> Model:
+        if not self._is_scripted(name):
+            if (found := self._provider(name)) is None:
+                return self._default.open(name)
+            provider, model = found
+            if (lack := provider.lack()) is not None:
+                raise ModelFailure("bad_request", f"model {name}: {lack}.", bought="no")
+            return provider.open(model)
+        settings = self._core.settings
+        return open_model(
+            f"scripted:{name}" if name in self.scripts else name,
+            ports=self._core.ports,
+            scripts=self.scripts,
+            pace=settings.script_pace.total_seconds(),
+            witness=Path(settings.script_witness) if settings.script_witness else None,
+            batch_time=settings.script_batch_time.total_seconds(),
+            batches=self.shelf,
+        )
 
     def _provider(self, name: str) -> tuple[Provider, str] | None:
         return None if name in self.scripts else self.providers.of(name)
-
-    @staticmethod
-    def _opened(name: str, provider: Provider, model: str) -> Model:
-        if (lack := provider.lack()) is not None:
-            raise ModelFailure("bad_request", f"model {name}: {lack}.", bought="no")
-        return provider.open(model)
 
     def add_script(self, name: str, script: Script) -> None:
         """Let a script answer for a model from the next call on."""
@@ -136,15 +114,11 @@ class ModelCatalog:
             for key in [key for key in opened if key.split(" ", 1)[1] in (name, f"scripted:{name}")]:
                 del opened[key]
 
-    def lacks_key(self, name: str) -> bool:
-        """Whether nothing here says who pays for this model, so that a call of it cannot but fail."""
+    def advice_on_key(self, name: str) -> str | None:
+        """What to do where nothing says who pays for this model, so that a call cannot but fail; None: it is known."""
         if self.substitute is not None or self._is_scripted(name) or self._provider(name) is not None:
-            return False
-        if self._core.settings.provider_url:
-            return False
-        if any(os.environ.get(variable) for variable in _CREDENTIALS):
-            return False
-        return not _has_profiles()
+            return None
+        return self._default.advice_on_key()
 
     def lack(self, name: str) -> str | None:
         """What is missing here, so that this model cannot be asked at all; None: nothing that is known."""
@@ -154,11 +128,7 @@ class ModelCatalog:
             return found[0].lack()
         if (prefix := self.providers.missing(name)) is not None:
             return f"no provider {prefix!r} is registered here: hf.provider({prefix!r}, …)"
-        if self.lacks_key(name):
-            return "there is no key: ANTHROPIC_API_KEY is not set"
-        if not sdk_is_there():
-            return f"the provider's SDK is not installed: {how_to_install('anthropic')}"
-        return None
+        return self._default.lack()
 
     def lack_of_stored(self, name: str) -> str | None:
         """As `lack`, for an agent that this program does not define: nor does it have its script then."""
@@ -170,14 +140,16 @@ class ModelCatalog:
         return name.startswith("scripted:") or name in self.scripts
 
     def credential(self, name: str) -> str:
-        """Which account pays: the place, and a digest of the key and of what else in the URL says so."""
         if self._is_scripted(name):
-            return "scripted"
+            return SCRIPTED
         if (found := self._provider(name)) is not None:
             return found[0].credential()
-        place = place_of(self._core.settings.provider_url or "anthropic")
-        key = os.environ.get("ANTHROPIC_API_KEY", "") + place.secret
-        return f"{place.url}#{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+        return self._default.credential()
+
+    def provider(self, name: str) -> str:
+        if self._is_scripted(name):
+            return SCRIPTED
+        return self._default.name if self._provider(name) is None else name.partition(":")[0]
 
     async def warm(self, names: Iterable[str]) -> None:
         """Make models ready for their first call: what they import, and their clients. Nothing is sent."""

@@ -1,5 +1,5 @@
-"""Anthropic's models through its official SDK, which nothing else imports. It costs two seconds, so not before a call,
-unless a worker has it made ready.
+"""Anthropic as a provider, through its official SDK, which nothing else imports. It costs two seconds, so not before a
+call, unless a worker has it made ready.
 
 The SDK opens the connection, knows the headers and makes the errors; the stream is read as bytes and decoded here,
 for its typed events cost three times as much and hide the pings. Its retries are off: the runtime owns them.
@@ -8,16 +8,20 @@ for its typed events cost three times as much and hide the pings. Its retries ar
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import importlib.util
 import json
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from holdfast.errors import MissingExtra
+from holdfast.errors import MissingExtra, how_to_install
 from holdfast.models.batches import BatchItem, BatchLine, BatchStatus, Upload, check_items, read_lines, status_of
 from holdfast.models.facts import WithoutQueries, place_of
 from holdfast.models.failures import Bought, ModelFailure, refused, retry_after
@@ -27,6 +31,60 @@ from holdfast.models.sse import Patience, read_events
 if TYPE_CHECKING:
     from anthropic import AnthropicError, AsyncAnthropic
     from httpx2 import Response
+
+_KEY = "ANTHROPIC_API_KEY"
+# Where the SDK finds a key, or another way to pay or to reach a provider.
+_CREDENTIALS = (
+    *(_KEY, "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_PROFILE", "ANTHROPIC_CONFIG_DIR"),
+    *("ANTHROPIC_IDENTITY_TOKEN", "ANTHROPIC_IDENTITY_TOKEN_FILE", "ANTHROPIC_FEDERATION_RULE_ID"),
+)
+
+
+class AnthropicProvider:
+    """Anthropic's models, or those of a server at `base_url` that speaks its API."""
+
+    name = "anthropic"
+    key = _KEY
+
+    def __init__(self, base_url: Callable[[], str] = lambda: "") -> None:
+        self._base_url = base_url
+
+    def open(self, model: str) -> AnthropicModel:
+        if (advice := self.advice_on_key()) is not None:
+            raise ModelFailure("bad_request", f"model {model}: {advice}", bought="no")
+        return AnthropicModel(base_url=self._base_url() or None)
+
+    def lack(self) -> str | None:
+        if self.advice_on_key() is not None:
+            return f"there is no key: {_KEY} is not set"
+        if not sdk_is_there():
+            return f"the provider's SDK is not installed: {how_to_install('anthropic')}"
+        return None
+
+    def credential(self) -> str:
+        """The place, and a digest of the key and of what else in the URL says who pays."""
+        place = place_of(self._base_url() or self.name)
+        key = os.environ.get(_KEY, "") + place.secret
+        return f"{place.url}#{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+    def advice_on_key(self) -> str | None:
+        if self._base_url() or any(os.environ.get(variable) for variable in _CREDENTIALS) or _has_profiles():
+            return None
+        return f"there is no key for the provider. Set {_KEY} where the workers run, or use a scripted: model."
+
+
+@cache
+def sdk_is_there() -> bool:
+    return importlib.util.find_spec("anthropic") is not None
+
+
+def _has_profiles() -> bool:
+    """Whether the SDK may find a profile. Not every user has a home: in a container it may be a mere number."""
+    try:
+        return Path.home().joinpath(".config", "anthropic").is_dir()
+    except RuntimeError:
+        return False
+
 
 # The Message Batches API, over an HTTP client that somebody else knows.
 #
@@ -132,6 +190,7 @@ def _listed(page: dict[str, Any]) -> list[Any]:
     return data
 
 
+_LIMITS = "anthropic-ratelimit-"
 _ABOVE = 60.0  # seconds by which the SDK's own limits are longer than ours
 _GOODBYE = 1.0  # seconds after the last event for the connection to become reusable
 _LOGGERS = ("httpx2", "anthropic._base_client")  # they log the URL of each request
@@ -215,7 +274,7 @@ class AnthropicModel(MessageBatches):
         except AnthropicError as problem:
             raise _failure(problem, answered) from problem
         try:
-            answered(ResponseHead.of(response.status_code, response.headers, retry_after(response.headers)))
+            answered(_head(response.status_code, response.headers))
             yield response
         finally:
             await response.aclose()
@@ -286,7 +345,7 @@ class AnthropicModel(MessageBatches):
             raise ModelFailure("timeout", f"no answer arrived within {total:g}s.") from None
         except AnthropicError as problem:
             raise _failure(problem, tell) from problem
-        tell(ResponseHead.of(response.status_code, response.headers, retry_after(response.headers)))
+        tell(_head(response.status_code, response.headers))
         return response.content
 
     async def _download(self, path: str, idle: float) -> AsyncGenerator[bytes, None]:
@@ -346,6 +405,16 @@ class AnthropicModel(MessageBatches):
             await made.close()
 
 
+def _head(status: int, headers: Mapping[str, str]) -> ResponseHead:
+    return ResponseHead(
+        status=status,
+        request_id=headers.get("request-id"),
+        organization=headers.get("anthropic-organization-id"),
+        retry_after=retry_after(headers),
+        limits={k.lower()[len(_LIMITS) :]: v for k, v in headers.items() if k.lower().startswith(_LIMITS)},
+    )
+
+
 def _imported() -> type[AsyncAnthropic]:
     try:
         from anthropic import AsyncAnthropic
@@ -359,7 +428,7 @@ def _credentials() -> Iterator[None]:
     try:
         yield
     except TypeError as problem:  # how the SDK says that it found none
-        raise ModelFailure("auth", f"{problem} Set ANTHROPIC_API_KEY.", bought="no") from problem
+        raise ModelFailure("auth", f"{problem} Set {_KEY}.", bought="no") from problem
 
 
 async def _bytes(response: Response) -> AsyncGenerator[bytes, None]:
@@ -385,7 +454,7 @@ def _failure(problem: AnthropicError, answered: Callable[[ResponseHead], None]) 
     match problem:
         case APIStatusError():
             headers: Mapping[str, str] = problem.response.headers
-            answered(ResponseHead.of(problem.status_code, headers, retry_after(headers)))
+            answered(_head(problem.status_code, headers))
             return refused(problem.status_code, problem.body, headers)
         case APIConnectionError() if isinstance(problem.__cause__, ConnectError | ConnectTimeout | PoolTimeout):
             return ModelFailure("connect", f"the provider cannot be reached: {problem.__cause__}", bought="no")

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 Wire = dict[str, Any]
 """JSON as the provider speaks it."""
 
-_LIMITS = "anthropic-ratelimit-"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -77,17 +76,10 @@ class ResponseHead:
     organization: str | None = None
     retry_after: float | None = None
     limits: Mapping[str, str] = field(default_factory=dict)
-    """`anthropic-ratelimit-*` without that prefix: `requests-remaining`, `input-tokens-reset` …"""
+    """What is left of each rate limit: `requests-remaining` and `requests-reset`, a time in ISO 8601, and so on.
 
-    @classmethod
-    def of(cls, status: int, headers: Mapping[str, str], retry_after: float | None) -> ResponseHead:
-        return cls(
-            status=status,
-            request_id=headers.get("request-id"),
-            organization=headers.get("anthropic-organization-id"),
-            retry_after=retry_after,
-            limits={k.lower()[len(_LIMITS) :]: v for k, v in headers.items() if k.lower().startswith(_LIMITS)},
-        )
+    An answer that leaves "0" of one closes the lane until its reset, before anybody is refused.
+    """
 
 
 @runtime_checkable

@@ -1,14 +1,18 @@
-"""Other providers than Anthropic: a program registers each under a prefix, and `prefix:name` is a model of it."""
+"""Providers: a program registers each under a prefix, and `prefix:name` is a model of it.
+
+A name without a prefix is a model of the default provider. This is the only place that says which one that is.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
+from holdfast.models.anthropic import AnthropicModel, AnthropicProvider
 from holdfast.models.protocol import Model
 from holdfast.models.script import Script
 from holdfast.models.scripted import ScriptedModel
@@ -33,11 +37,12 @@ def open_model(  # noqa: PLR0913  # what either kind of model may need
     batch_time: float = 0.0,
     batches: Path | Shelf | None = None,
 ) -> Model:
-    """The model of that name: `scripted:` or `scripted:NAME`, one of `scripts`; any other is Anthropic's.
+    """The model of that name: `scripted:` or `scripted:NAME`, one of `scripts`; any other is the default provider's.
 
     Each of them takes `Batches` too. Of a scripted model they end after `batch_time` seconds and are kept in `batches`.
 
-    Nothing is connected or imported before the first call. One instance serves all Anthropic models of a credential.
+    Nothing is connected or imported before the first call. One instance serves all the default provider's models of a
+    credential.
     """
     if name.startswith(_SCRIPTED):
         return ScriptedModel(
@@ -48,8 +53,6 @@ def open_model(  # noqa: PLR0913  # what either kind of model may need
             batch_time=batch_time,
             batches=batches,
         )
-    from holdfast.models.anthropic import AnthropicModel
-
     return AnthropicModel(api_key, base_url)
 
 
@@ -70,7 +73,7 @@ def _script(name: str, scripts: Mapping[str, Script]) -> Script:
 
 
 _PREFIX = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_TAKEN = frozenset({"scripted", "anthropic"})
+_TAKEN = frozenset({"scripted", AnthropicProvider.name})
 
 
 @runtime_checkable
@@ -85,6 +88,29 @@ class Provider(Protocol):
 
     def credential(self) -> str:
         """Which account pays: a name for it, never the key. Rate limits are shared by what is named alike."""
+
+
+class DefaultProvider(Provider, Protocol):
+    """Who has the models whose names have no prefix. `open` raises `ModelFailure` where there is no key."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def key(self) -> str:
+        """The environment variable that a key is usually put into."""
+
+    def advice_on_key(self) -> str | None:
+        """What to do, where there is no key and no other way to pay; None: there is one."""
+
+
+def default_provider(base_url: Callable[[], str]) -> DefaultProvider:
+    return AnthropicProvider(base_url)
+
+
+def key_of(model: str) -> str:
+    """What to set for a model. Only the program that registers a provider under a prefix knows the name of its key."""
+    return "the key of its provider" if ":" in model else AnthropicProvider.key
 
 
 class ProviderRegistry:

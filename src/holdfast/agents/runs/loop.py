@@ -195,7 +195,7 @@ class _Turn:
         self._unsaid = [*self._prompt, *(block for steer in self._steers for block in codec.decode(steer.body))]
         self._lane = lanes.lane_of(loop.models.credential(self._model), self._model)
         self._request_id: str | None = None
-        self._spent_up: float | None = None
+        self._rate_limit_reset: float | None = None
         self._sent: Sequence[Wire] = ()
 
     async def play(self) -> Outcome | None:
@@ -379,7 +379,7 @@ class _Turn:
 
     def _answered(self, answered: ResponseHead) -> None:
         self._request_id = answered.request_id
-        self._spent_up = lanes.spent_up(answered, self._loop.ports.clock.wall_us() / 1e6)
+        self._rate_limit_reset = lanes.rate_limit_reset(answered, self._loop.ports.clock.wall_us() / 1e6)
         if answered.request_id:
             journal = self._loop.journal(self._database)
             journal.note_request(self._lease, self._run.id, self._number, answered.request_id)
@@ -433,8 +433,8 @@ class _Turn:
 
     async def _tell_lane(self) -> None:
         """What an answer says of its lane, for everybody who asks through it."""
-        if self._spent_up is not None:  # this was the last one for now
-            await self._database.transact(lanes.close_spent, self._lane, round(self._spent_up * 1e6))
+        if self._rate_limit_reset is not None:  # this was the last one for now
+            await self._database.transact(lanes.close_spent, self._lane, round(self._rate_limit_reset * 1e6))
         elif lanes.is_reopened(self._loaded.lanes, self._lane):
             await self._database.transact(lanes.follow_answer, self._lane)
 

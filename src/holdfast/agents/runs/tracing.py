@@ -15,9 +15,6 @@ from holdfast.models import Reply, Request
 from holdfast.observe import Closing, Hearing, ModelAnswer, ModelCall, Played
 from holdfast.workers.telemetry import carrying
 
-_SCRIPTED = "scripted"
-_PROVIDER = "anthropic"
-
 
 class _Untraced:
     def conclude(self, outcome: object | None) -> None: ...
@@ -30,7 +27,7 @@ def invoking(ports: Ports, models: ModelAccess, run: LoadedRun | None) -> Abstra
         return nullcontext(_Untraced())
     spec = AgentSpec.parse(run.definition)
     model = spec.model_for(codec.decode(run.options).get("model"), run.fallback)
-    provider = _provider(models, model)
+    provider = models.provider(model)
     return spans.invoking(Played(run.id, run.session, run.agent_name, run.agent, run.version, model, provider))
 
 
@@ -54,7 +51,7 @@ def asking(ports: Ports, models: ModelAccess, request: Request, about: LoadedRun
     if spans is None:
         yield AnswerTrace(None)
         return
-    provider = _provider(models, request.model)
+    provider = models.provider(request.model)
     session, run, agent = (about, "", "") if isinstance(about, str) else (about.session, about.id, about.agent_name)
     said = request.max_tokens, request.system, request.messages
     call = ModelCall(request.model, provider, session, *said, run, agent)
@@ -73,7 +70,3 @@ def linked(ports: Ports, decision: Decision) -> Decision:
         return call if call.job is None or not carrier else call._replace(job=carrying(call.job, carrier))
 
     return decision._replace(calls=tuple(map(with_trace, decision.calls)))
-
-
-def _provider(models: ModelAccess, model: str) -> str:
-    return _SCRIPTED if models.credential(model) == _SCRIPTED else _PROVIDER
