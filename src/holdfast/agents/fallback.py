@@ -32,11 +32,10 @@ from holdfast.errors import NotUnderstood
 from holdfast.kernel import codec, leases
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import derived_id
-from holdfast.reasons import ACCOUNT_REFUSED, Gate, Reason, is_of_account
 from holdfast.kernel.waiting import store_step
 from holdfast.models import ModelFailure
 from holdfast.outcomes import Snooze
-from holdfast.reasons import Gate, Reason
+from holdfast.reasons import ACCOUNT_REFUSED, Gate, Reason, is_of_account
 from holdfast.workers.ledger import Ledger
 
 # Playable: whether this worker can play a run, asked before the run costs anything.

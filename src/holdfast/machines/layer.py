@@ -80,9 +80,7 @@ async def wake_parents(tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
 
 async def with_held_parents(tx: Transaction, seqs: Sequence[int]) -> set[int]:
     """Those of these jobs whose parents' channels somebody else has locked."""
-    channels = {
-        kin.seq: children_channel(kin.parent) for kin in await parents_of(tx, seqs) if kin.parent is not None
-    }
+    channels = {kin.seq: children_channel(kin.parent) for kin in await parents_of(tx, seqs) if kin.parent is not None}
     held = set(await held_channels(tx, channels.values()))
     return {seq for seq, channel in channels.items() if channel in held}
 

@@ -80,7 +80,6 @@ from holdfast.kernel.rows import Lease
 from holdfast.models import InputPiece, Model, ModelFailure, Reply, ReplyFold, ResponseHead, TextPiece, ThinkingPiece
 from holdfast.models.protocol import Wire
 from holdfast.outcomes import Cancel, Fail, Outcome, Settled, Snooze, StoreTrouble
-from holdfast.reasons import ACCOUNT_REFUSED, is_of_account
 from holdfast.settings import Settings
 from holdfast.text import shown
 from holdfast.workers.context import JobContext
