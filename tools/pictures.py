@@ -26,7 +26,7 @@ from holdfast import Holdfast, Retry
 from holdfast.app import core_of
 from holdfast.cli import group
 from holdfast.cli.tables import ansi
-from holdfast.cli.top import FrameLook, frame, sampler_for
+from holdfast.cli.top import FrameView, frame, sampler_for
 from holdfast.clock import Ports, SystemClock
 from holdfast.models import Script, call, calls, say
 from holdfast.workers.role import Role
@@ -164,7 +164,7 @@ def said(words: tuple[str, ...], url: str, width: int = WIDTH) -> str:
 async def top(url: str) -> str:
     async with Holdfast(url, embedded=False) as app:
         sample = await sampler_for(app).sample()
-    return "\n".join(ansi(line) for line in frame(sample, FrameLook(WIDTH, 24)))
+    return "\n".join(ansi(line) for line in frame(sample, FrameView(WIDTH, 24)))
 
 
 def svg(title: str, lines: list[Text]) -> str:

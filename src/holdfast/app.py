@@ -515,7 +515,7 @@ class Holdfast:
     async def work(self, role: Role | None = None) -> None:
         """Be a worker until cancelled, or until the role's end is reached."""
         await self._core.opened()
-        self._core.tell_doubts()
+        self._core.log_warnings()
         await self._core.work(role)
 
     def work_sync(self, role: Role | None = None) -> None:

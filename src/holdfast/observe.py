@@ -75,7 +75,7 @@ class SentJobs(NamedTuple):
     ids: Collection[str]
 
 
-class Received(NamedTuple):
+class ReceivedJob(NamedTuple):
     """An attempt about to begin."""
 
     kind: str
@@ -87,7 +87,7 @@ class Received(NamedTuple):
     payload: str = "null"
 
 
-class Played(NamedTuple):
+class PlayedRun(NamedTuple):
     """A run that a worker is about to play, as far as it goes."""
 
     run: str
@@ -122,14 +122,14 @@ class ModelAnswer(NamedTuple):
     blocks: Sequence[Mapping[str, Any]]
 
 
-class Closing(Protocol):
+class AttemptObserver(Protocol):
     """A span that hears how its attempt ended."""
 
     def conclude(self, outcome: object | None) -> None:
         """The attempt's outcome; None when its lease was lost."""
 
 
-class Hearing(Protocol):
+class AnswerObserver(Protocol):
     """A span that hears what a model has answered."""
 
     def answered(self, answer: ModelAnswer) -> None: ...
@@ -141,13 +141,13 @@ class Spans(Protocol):
     def sending(self, sent: SentJobs) -> AbstractContextManager[Mapping[str, str]]:
         """Around an enqueue; gives what to carry in the job's metadata."""
 
-    def processing(self, received: Received) -> AbstractContextManager[Closing]:
+    def processing(self, received: ReceivedJob) -> AbstractContextManager[AttemptObserver]:
         """Around an attempt."""
 
-    def invoking(self, played: Played) -> AbstractContextManager[Closing]:
+    def invoking(self, played: PlayedRun) -> AbstractContextManager[AttemptObserver]:
         """Around what one attempt does for a run."""
 
-    def asking(self, call: ModelCall) -> AbstractContextManager[Hearing]:
+    def asking(self, call: ModelCall) -> AbstractContextManager[AnswerObserver]:
         """Around a call of a model."""
 
     def carried(self) -> Mapping[str, str]:
@@ -159,7 +159,7 @@ class Outage(NamedTuple):
 
     since: float
     operations: set[str]
-    told: bool
+    is_logged: bool
 
 
 class Outages:
@@ -183,24 +183,24 @@ class Outages:
         self._changing = threading.Lock()
 
     @property
-    def are_told(self) -> bool:
+    def are_logged(self) -> bool:
         """Whether the log says that the store does not answer."""
-        return any(outage.told for outage in list(self.open.values()))
+        return any(outage.is_logged for outage in list(self.open.values()))
 
     def failed(self, operation: str, problem: Unavailable, since: float) -> None:
         """An operation that was first tried at `since`, by the app's clock, was given up."""
         with self._changing:
-            outage = self.open.setdefault(self._kind(problem), Outage(since, set(), told=False))
+            outage = self.open.setdefault(self._kind(problem), Outage(since, set(), is_logged=False))
             outage.operations.add(operation)
 
     def tell(self, problem: Unavailable, now: float) -> None:
         """The caller met this problem and tries again."""
         kind = self._kind(problem)
         with self._changing:
-            outage = self.open.get(kind, Outage(now, set(), told=False))
-            if outage.told:
+            outage = self.open.get(kind, Outage(now, set(), is_logged=False))
+            if outage.is_logged:
                 return
-            self.open[kind] = outage._replace(told=True)
+            self.open[kind] = outage._replace(is_logged=True)
         log_store.warning("%s: %s Holdfast keeps trying.", self._words(kind)[0], problem)
 
     def succeeded(self, operation: str, now: float) -> None:
@@ -214,7 +214,7 @@ class Outages:
             for kind, _ in over:
                 del self.open[kind]
         for kind, outage in over:
-            if outage.told:
+            if outage.is_logged:
                 log_store.warning("%s after %.0f s", self._words(kind)[1], max(1.0, now - outage.since))
 
     def _kind(self, problem: Unavailable) -> type[Unavailable]:
@@ -414,14 +414,14 @@ class RecordingApp(Protocol):
     def recording(self, action: str, subject: str, by: str) -> AbstractAsyncContextManager[None]: ...
 
 
-class Changer(Protocol):
+class AppClient(Protocol):
     """Whatever reaches the store through an app."""
 
     @property
     def _app(self) -> RecordingApp: ...
 
 
-S = TypeVar("S", bound=Changer)
+S = TypeVar("S", bound=AppClient)
 
 
 def are_noted() -> bool:
@@ -430,7 +430,7 @@ def are_noted() -> bool:
 
 
 @contextmanager
-def unnoted() -> Iterator[None]:
+def without_audit() -> Iterator[None]:
     """Around code whose changes are not written into the audit, or are written already."""
     before = _noted.get()
     _noted.set(False)

@@ -140,7 +140,7 @@ def traceback_of(problem: BaseException) -> str:
     text = ""
     for most in _STEPS:
         for link in _links(chain):
-            link.stack = _Folded(_kept(stacks[id(link)], most, refused=_is_refusal(link)))
+            link.stack = _FoldedStack(_kept(stacks[id(link)], most, refused=_is_refusal(link)))
         text = "".join(chain.format())
         if len(text.encode(errors="replace")) <= LIMIT:
             break
@@ -150,7 +150,7 @@ def traceback_of(problem: BaseException) -> str:
 def stack_of(frames: Sequence[FrameType]) -> str:
     """Where a thread stands, as a traceback shows it. The innermost frame comes first here, and last in the text."""
     lines = list(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames)))
-    return "".join(_Folded(_kept(lines, _MOST_OF_A_STACK, refused=False)).format())
+    return "".join(_FoldedStack(_kept(lines, _MOST_OF_A_STACK, refused=False)).format())
 
 
 def message_of(problem: BaseException | None) -> str:
@@ -188,7 +188,7 @@ def log_with_traceback(
     log.handle(record)
 
 
-class _Folded(traceback.StackSummary):
+class _FoldedStack(traceback.StackSummary):
     """Frames, among them stand-ins for those that are folded or left out."""
 
     def format_frame_summary(self, frame_summary: traceback.FrameSummary, **how: Any) -> str:
@@ -475,13 +475,13 @@ class Redactor:
                     holder[place] = copy = items.copy()
                     left += [(copy, index, names) for index in range(len(copy))]
                 case dict() as fields:
-                    holder[place] = told = {}
-                    if isinstance(fields, _Repeated):
+                    holder[place] = problem_members = {}
+                    if isinstance(fields, _RepeatedNames):
                         left += [([{name: each}], 0, names) for name, each in fields.lost()]
                     for name, each in fields.items():
                         shown = self.text(name)
-                        told[shown] = REDACTED if self._is_secret(name, each, names) else each
-                        left.append((told, shown, _BELOW.get(name, names)))
+                        problem_members[shown] = REDACTED if self._is_secret(name, each, names) else each
+                        left.append((problem_members, shown, _BELOW.get(name, names)))
         return whole[0]
 
     def _is_secret(self, name: str, value: Any, names: Names) -> bool:
@@ -491,7 +491,7 @@ class Redactor:
         return True
 
 
-class Nothing(Redactor):
+class NoRedaction(Redactor):
     """Takes nothing out: for a copy that stays in the house."""
 
     def text(self, text: str) -> str:
@@ -527,7 +527,7 @@ def _objects(text: str) -> Iterator[tuple[int, int, Any]]:
         yield found.start(), end, value
 
 
-class _Repeated(dict[str, Any]):
+class _RepeatedNames(dict[str, Any]):
     """An object in which a name stands more than once: the last value counts, and each one is written there."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
@@ -541,7 +541,7 @@ class _Repeated(dict[str, Any]):
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
-    return fields if len(fields) == len(pairs) else _Repeated(pairs)
+    return fields if len(fields) == len(pairs) else _RepeatedNames(pairs)
 
 
 def _loads(text: str) -> Any:
@@ -600,7 +600,7 @@ _REMEDIES: tuple[tuple[type[HoldfastError], str], ...] = (
 )
 
 
-def told(problem: HoldfastError) -> dict[str, str]:
+def problem_members(problem: HoldfastError) -> dict[str, str]:
     """The members of a problem."""
     return members(type(problem).__name__, str(problem), problem.retry, remedy_of(problem))
 

@@ -138,7 +138,7 @@ _JOBS = 3  # jobs that a process names when it stops
 _REPEAT = 5.0  # seconds after which a process that stops says again what it waits for
 
 
-class Awaited(NamedTuple):
+class StopWait(NamedTuple):
     """What a process waits for when it stops; nothing if `number` is 0."""
 
     number: int
@@ -147,18 +147,18 @@ class Awaited(NamedTuple):
     given_up: str  # what happens without more waiting: "2 jobs (…) are handed back"
 
 
-def jobs_awaited(names: Sequence[str]) -> Awaited:
+def jobs_awaited(names: Sequence[str]) -> StopWait:
     """Jobs that a worker runs, each named by its kind and its id."""
     words = f"{plural(len(names), 'job')} ({named(names, _JOBS)})"
     them, are = ("it", "is") if len(names) == 1 else ("them", "are")
-    return Awaited(len(names), words, f"stop at once and hand {them} back", f"{words} {are} handed back")
+    return StopWait(len(names), words, f"stop at once and hand {them} back", f"{words} {are} handed back")
 
 
-def workers_awaited(count: int) -> Awaited:
+def workers_awaited(count: int) -> StopWait:
     """Worker processes, which say themselves what they run."""
     words = plural(count, "worker")
     hands = "hands back what it runs" if count == 1 else "hand back what they run"
-    return Awaited(count, words, "stop at once and hand back what runs", f"{words} {hands}")
+    return StopWait(count, words, "stop at once and hand back what runs", f"{words} {hands}")
 
 
 class StopNotice:
@@ -169,7 +169,7 @@ class StopNotice:
 
     def __init__(
         self,
-        awaited: Callable[[], Awaited],
+        awaited: Callable[[], StopWait],
         *,
         which: str = "",
         repeats: bool = True,

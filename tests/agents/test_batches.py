@@ -517,8 +517,8 @@ async def test_a_batch_that_came_late_takes_nothing_from_the_one_in_its_place(pr
     (row,) = await hf.batches.list()
     assert row.state == "processing"
     late = await model.submit_batch(model.submitted[0], call="late", total=1.0, answered=lambda _: None)
-    assert await core_of(hf).runtime().transact(steps.disown, row.id, late.id, new_id(ports))
-    assert not await core_of(hf).runtime().transact(steps.disown, row.id, late.id, new_id(ports))
+    assert await core_of(hf).runtime().transact(steps.adopt_orphan, row.id, late.id, new_id(ports))
+    assert not await core_of(hf).runtime().transact(steps.adopt_orphan, row.id, late.id, new_id(ports))
     model.empty = {late.id}  # it was cancelled before anything was answered
     await model.cancel_batch(late.id)
     await lab.drain()

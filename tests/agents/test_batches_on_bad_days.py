@@ -134,7 +134,7 @@ class Late(ScriptedModel):
         self.refused += 1
         status = await super().submit_batch(items, call=call, **more)
         orphan = new_id(self._core.ports)
-        await self._core.runtime().transact(steps.disown, call.partition("/")[0], status.id, orphan)
+        await self._core.runtime().transact(steps.adopt_orphan, call.partition("/")[0], status.id, orphan)
         raise ModelFailure("bad_request", "this was sent twice", bought="no")
 
 

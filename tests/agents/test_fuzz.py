@@ -17,7 +17,7 @@ import pytest
 from holdfast.agents.events.log import Journal, Piece
 from holdfast.agents.messages import add_message
 from holdfast.agents.people import inquiries
-from holdfast.agents.people.inquiries import Default, default_of
+from holdfast.agents.people.inquiries import DefaultRuling, default_of
 from holdfast.agents.people.records import InquiryRow
 from holdfast.agents.rows import LoadedRun, Steer
 from holdfast.agents.runs import end, loop, turn
@@ -156,7 +156,7 @@ def _forget_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 def _run_what_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     """When nobody decides in time, that is taken for an approval."""
 
-    def lenient(row: InquiryRow) -> Default:
+    def lenient(row: InquiryRow) -> DefaultRuling:
         return default_of(row)._replace(verdict=InquiryState.APPROVED)
 
     monkeypatch.setattr(inquiries, "default_of", lenient)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from holdfast import Holdfast
 from holdfast.agents.events.log import write
-from holdfast.agents.rows import NewDelta, Requested, Speaking
+from holdfast.agents.rows import CallRequestId, NewDelta, StreamingAttempt
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
 from holdfast.models.script import say
@@ -61,8 +61,8 @@ async def test_notes_of_many_runs_are_two_statements_and_a_late_attempt_notes_no
     interrupted, late, calm = runs[1], runs[2:4], [runs[0], *runs[4:]]
     query(place, f"update holdfast.run set interrupted = 'stop' where id = '{interrupted}'")
     tokens = {run: TOKEN - (run in late) for run in runs}
-    living = [Speaking(run, EPOCH, tokens[run]) for run in reversed(runs)]
-    requests = [Requested(run, 1, EPOCH, tokens[run], f"request of {run}") for run in reversed(runs)]
+    living = [StreamingAttempt(run, EPOCH, tokens[run]) for run in reversed(runs)]
+    requests = [CallRequestId(run, 1, EPOCH, tokens[run], f"request of {run}") for run in reversed(runs)]
     asked: list[str] = []
 
     async def note(tx: Transaction) -> list[str]:

@@ -19,7 +19,7 @@ from holdfast.app import core_of
 from holdfast.errors import CursorPruned, NotFound
 from holdfast.events import EventsPruned, InputDelta, RunEnded, TextDelta
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from holdfast.models.script import Script, call, say
 from holdfast.testing import Lab, Labs
 from tests.support.agents import MODEL, scripted, settle
@@ -349,7 +349,10 @@ async def test_a_run_is_there_when_its_job_is_not_any_more(provided: Labs) -> No
     run = await agent.enqueue("Go", session="s", key="k")
     await settle(lab, run)
     was, result, why = await run.refresh(), await run.result(), await run.why()
-    assert sum([gone async for gone in Pruner(core_of(hf).runtime().database, Keep(0, 0, firm=True)).thoroughly()]) == 2
+    assert (
+        sum([gone async for gone in Pruner(core_of(hf).runtime().database, KeepRule(0, 0, firm=True)).thoroughly()])
+        == 2
+    )
     assert await run.refresh() == replace(was, started_at=(await run.refresh()).started_at)
     assert (await run.result(), await run.why()) == (result, why)
     assert (await agent.enqueue("Go", session="s", key="k")).id == run.id

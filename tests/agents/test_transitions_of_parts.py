@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.agents.batches import steps
-from holdfast.agents.batches.records import Applied, BatchesSql
+from holdfast.agents.batches.records import AppliedResult, BatchesSql
 from holdfast.agents.batches.steps import defer
 from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.people.inquiries import Ruling, decide
@@ -181,11 +181,11 @@ async def send_request(one: OneRun) -> None:
 
 
 async def apply_request(one: OneRun) -> None:
-    await one.run_statement(BatchesSql.apply_requests, applied=[Applied(one.request, "succeeded", None)])
+    await one.run_statement(BatchesSql.apply_requests, applied=[AppliedResult(one.request, "succeeded", None)])
 
 
 async def keep_request(one: OneRun) -> None:
-    await one.run_statement(BatchesSql.apply_requests, applied=[Applied(one.request, "succeeded", "{}")])
+    await one.run_statement(BatchesSql.apply_requests, applied=[AppliedResult(one.request, "succeeded", "{}")])
 
 
 async def take_request(one: OneRun) -> None:

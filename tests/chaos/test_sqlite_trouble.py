@@ -20,7 +20,7 @@ from holdfast.client.jobs import JobFunction
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreFull, StoreUnfit
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, refuse_network
-from holdfast.kernel.drivers.sqlite_processes import Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_processes import WriterQueue, lock_folder
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.queries import list_jobs
 from holdfast.kernel.waiting import signal
@@ -98,7 +98,7 @@ async def test_a_process_stopped_in_its_turn_or_as_the_next_costs_the_others_one
     async with Watch(url, busy_timeout=patience) as watch:
         await write(watch)
         holder = await stopped(crew, path, place)
-        turns = Turns(lock_folder(path), patience.total_seconds())
+        turns = WriterQueue(lock_folder(path), patience.total_seconds())
         await write(watch)  # waits once, in vain
         begun = watch.now()
         for _ in range(10):
@@ -134,12 +134,12 @@ async def is_locked(file: Path) -> bool:
         return False
 
 
-def take(turns: Turns) -> float:
+def take(turns: WriterQueue) -> float:
     with turns.turn() as left:
         return left
 
 
-async def has_turns(turns: Turns) -> bool:
+async def has_turns(turns: WriterQueue) -> bool:
     take(turns)
     return not turns._in_vain
 

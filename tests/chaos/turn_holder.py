@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.kernel.drivers.sqlite_processes import Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_processes import WriterQueue, lock_folder
 
 
 def main(path: str) -> None:
-    with Turns(lock_folder(Path(path)), patience=30).turn():
+    with WriterQueue(lock_folder(Path(path)), patience=30).turn():
         print("held", flush=True)
         sys.stdin.readline()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotFound, StoreRefused
-from holdfast.kernel.enqueue import Accepted, retry
+from holdfast.kernel.enqueue import AcceptedJob, retry
 from holdfast.kernel.ids import JobId
 from holdfast.outcomes import Done, Fail
 from tests.support.stores import Store
@@ -26,7 +26,7 @@ async def failed(store: Store, **changes: Any) -> JobId:
 async def test_the_new_job_says_what_the_old_one_said_and_names_it(store: Store) -> None:
     old = await failed(store, tenant="acme", priority=7, deadline_us=60_000_000, timeout_us=5, max_attempts=9)
     await store.advance("1h")
-    assert await store.do(retry, old, AGAIN) == Accepted(AGAIN, fresh=True)
+    assert await store.do(retry, old, AGAIN) == AcceptedJob(AGAIN, fresh=True)
     before, after = await store.find(old), await store.find(AGAIN)
     assert (after.state, after.retry_of, after.attempts, after.rescues) == ("pending", old, 0, 0)
     assert (after.token, after.error, after.result, after.parent) == (0, None, None, None)
@@ -58,8 +58,8 @@ async def test_a_worker_takes_it(store: Store) -> None:
 
 async def test_repeated_with_the_same_id_it_is_the_same_job(store: Store) -> None:
     old = await failed(store)
-    assert await store.do(retry, old, AGAIN) == Accepted(AGAIN, fresh=True)
-    assert await store.do(retry, old, AGAIN) == Accepted(AGAIN, fresh=False)
+    assert await store.do(retry, old, AGAIN) == AcceptedJob(AGAIN, fresh=True)
+    assert await store.do(retry, old, AGAIN) == AcceptedJob(AGAIN, fresh=False)
 
 
 async def test_what_has_not_ended_is_refused(store: Store) -> None:

@@ -32,7 +32,7 @@ from holdfast.kernel.leases import renew, renew_each, renew_one
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.queues import pause_queue, resume_queue, set_queue
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Lease, Renewed, Token
+from holdfast.kernel.rows import Lease, RenewedLease, Token
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.workers import (
     Registration,
@@ -392,7 +392,7 @@ async def test_a_renewal_by_hand_waits_for_whoever_changes_the_lease(store: Stor
     lease = await store.claimed()
     renewal = Renewal(*lease.held, 2 * TTL_US)
 
-    async def waited(tx: Transaction) -> asyncio.Task[Renewed | None]:
+    async def waited(tx: Transaction) -> asyncio.Task[RenewedLease | None]:
         await tx.many(JobsSql.lock_leases, seqs=[lease.seq])
         renewing = asyncio.create_task(store.do(renew_one, renewal, ceiling_us=HOUR_US))
         await asyncio.wait([renewing], timeout=0.1)

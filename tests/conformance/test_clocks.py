@@ -17,7 +17,7 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import beat, renew, renew_one
 from holdfast.kernel.owners import register_owner
-from holdfast.kernel.pools import PoolTerms, Resize, Serves, put_pool, resize
+from holdfast.kernel.pools import PoolScope, PoolTerms, ResizePlan, put_pool, resize
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import AheadOfClock, Lease
 from holdfast.kernel.states import State
@@ -397,7 +397,7 @@ async def places_of(store: Store, start: int) -> Sequence[WorkerRow]:
     await store.do(put_pool, "mill", WorkerPool(slots=1).as_json())
     ids = [f"place-{store.clock.us}-{number}" for number in range(start)]
     terms = PoolTerms("mill", 1, TTL_US, 0, 0)
-    await store.do(resize, terms, serves=Serves(None, ()), judge=lambda _: Resize(start, ()), ids=ids)
+    await store.do(resize, terms, serves=PoolScope(None, ()), judge=lambda _: ResizePlan(start, ()), ids=ids)
     return await store.do(pool_workers, "mill")
 
 

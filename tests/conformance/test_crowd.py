@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.kernel import duties
-from holdfast.kernel.claim import LOOKED, MOST_ROUTES, Look, LookNote, read_note, tell_look
+from holdfast.kernel.claim import LOOKED, MOST_ROUTES, LookNote, SharedLook, read_note, tell_look
 from holdfast.kernel.duties import CLEANUP, SCHEDULES, acquire
 from holdfast.kernel.flow_rows import HeldDuty
 from holdfast.kernel.queues import pause_queue, resume_queue
@@ -17,7 +17,7 @@ from tests.support.apps import PATIENCE
 from tests.support.stores import TTL_US, Store
 
 WORK, OTHER = route_for("default", "work").id, route_for("default", "other").id
-SEEN = Look(1_234, leased=True)
+SEEN = SharedLook(1_234, leased=True)
 
 
 async def told_by(store: Store, routes: int = 0) -> LookNote:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel import duties
-from holdfast.kernel.duties import CLEANUP, DutyLost, Marks, acquire, clean_up, release, renew
+from holdfast.kernel.duties import CLEANUP, CleanupMarks, DutyLost, acquire, clean_up, release, renew
 from holdfast.kernel.enqueue import enqueue, enqueue_once
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.lanes import open_lanes
@@ -277,7 +277,7 @@ async def test_one_clean_up_looks_at_so_many_rows_and_the_next_goes_on(store: St
     term = await taken(store, worker)
     ages: dict[str, Any] = {"key_age_us": WEEK_US, "worker_age_us": DAY_US, "signal_age_us": WEEK_US}
     tables = ("worker", "idempotency", "signal", "channel")
-    marks, more, rounds = Marks(), True, 0
+    marks, more, rounds = CleanupMarks(), True, 0
     while more:
         before = [await number(store, table) for table in tables]
         marks, more = await store.do(clean_up, term, worker, look=4, marks=marks, **ages)
@@ -285,7 +285,7 @@ async def test_one_clean_up_looks_at_so_many_rows_and_the_next_goes_on(store: St
         assert all(rows <= (8 if table == "idempotency" else 4) for rows, table in zip(gone, tables, strict=True))
         rounds += 1
     assert rounds > 2
-    marks, more = await store.do(clean_up, term, worker, look=100, marks=Marks(), **ages)
+    marks, more = await store.do(clean_up, term, worker, look=100, marks=CleanupMarks(), **ages)
     assert not more
     assert [await number(store, table) for table in tables] == [len(kept) + 1, 5, 0, 0]
 
@@ -299,7 +299,7 @@ async def test_keys_made_at_the_same_moment_as_many_that_stay_are_found(store: S
         await store.end(lease, Done())
     await store.advance("8d")
     term = await taken(store, worker)
-    marks, more = Marks(), True
+    marks, more = CleanupMarks(), True
     while more:
         marks, more = await store.do(
             clean_up, term, worker, key_age_us=WEEK_US, worker_age_us=DAY_US, marks=marks, look=4
@@ -314,7 +314,7 @@ async def test_stranded_lanes_are_opened_once_in_a_clean_up_apart_from_what_it_r
     term = await taken(store, worker)
     ages = {"key_age_us": WEEK_US, "worker_age_us": DAY_US}
     await strand(store, "one")
-    marks, more = await store.do(clean_up, term, worker, marks=Marks().again(), **ages)
+    marks, more = await store.do(clean_up, term, worker, marks=CleanupMarks().again(), **ages)
     assert more
     assert await store.query("select lane from holdfast.lane_note") == [("one",)]
     assert await number(store, "worker") == 2, "what is old comes in transactions of its own"

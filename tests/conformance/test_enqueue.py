@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import IdempotencyConflict
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_once
+from holdfast.kernel.enqueue import AcceptedJob, enqueue, enqueue_once
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.rows import NewJob
@@ -128,7 +128,7 @@ async def test_a_known_route_need_not_be_named_again(store: Store) -> None:
     assert await store.query("select count(*) from holdfast.route") == [(0,)]
 
 
-async def submit(store: Store, key: str, job: NewJob | None = None) -> Accepted:
+async def submit(store: Store, key: str, job: NewJob | None = None) -> AcceptedJob:
     return await store.do(enqueue_once, job or store.job(payload="[1]"), [ROUTE], key=key)
 
 
@@ -136,7 +136,7 @@ async def test_same_key_and_payload_is_the_same_job(store: Store) -> None:
     first = await submit(store, "order-1")
     again = await submit(store, "order-1")
     assert first.fresh
-    assert again == Accepted(first.id, fresh=False)
+    assert again == AcceptedJob(first.id, fresh=False)
     assert await store.query("select count(*) from holdfast.job") == [(1,)]
 
 
@@ -171,13 +171,13 @@ async def test_a_key_outlives_its_job(store: Store) -> None:
     (lease,) = await store.claim(await store.worker())
     await store.end(lease, Done())
     await store.advance("3d")
-    assert await submit(store, "order-1") == Accepted(first.id, fresh=False)
+    assert await submit(store, "order-1") == AcceptedJob(first.id, fresh=False)
 
 
 async def test_a_keyed_enqueue_repeated_after_a_lost_answer_is_the_same_job(store: Store) -> None:
     job = store.job()
-    assert await submit(store, "order-1", job) == Accepted(job.id, fresh=True)
-    assert await submit(store, "order-1", job) == Accepted(job.id, fresh=True)
+    assert await submit(store, "order-1", job) == AcceptedJob(job.id, fresh=True)
+    assert await submit(store, "order-1", job) == AcceptedJob(job.id, fresh=True)
     assert await store.query("select count(*) from holdfast.job") == [(1,)]
 
 

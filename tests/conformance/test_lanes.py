@@ -14,8 +14,8 @@ from holdfast.kernel import watch
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, Marks, acquire, clean_up
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_unique, retry
+from holdfast.kernel.duties import CLEANUP, ROUTE_AGE_US, CleanupMarks, acquire, clean_up
+from holdfast.kernel.enqueue import AcceptedJob, enqueue, enqueue_unique, retry
 from holdfast.kernel.flow_rows import Candidate, LaneState
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import BACKSTOP_US, admit, claim_in_lanes, open_lanes, prune_lanes
@@ -41,7 +41,7 @@ async def enqueue_in(store: Store, lane: str = "key", **changes: Any) -> JobId:
     return job.id
 
 
-async def replace_in(store: Store, key: str, lane: str = "key", **changes: Any) -> Accepted:
+async def replace_in(store: Store, key: str, lane: str = "key", **changes: Any) -> AcceptedJob:
     """The first call of a key, or one that takes the place of what waits under it."""
     limits = {"concurrency": 1, "interval_us": None, "burst": 1}
     unique = {"unique_key": key, "unique_scope": "pending", "replaces": True}
@@ -69,7 +69,7 @@ async def forget(store: Store, lane: str) -> None:
 async def clean(store: Store, worker: int) -> None:
     term = await store.do(acquire, CLEANUP, worker, ttl_us=TTL_US, gone=[])
     assert term is not None
-    marks, more = Marks().again(), True
+    marks, more = CleanupMarks().again(), True
     while more:
         marks, more = await store.do(clean_up, term, worker, key_age_us=1, worker_age_us=10 * ROUTE_AGE_US, marks=marks)
 
@@ -220,7 +220,7 @@ async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store:
     await finish(store, lease)
     replaced, let_go = asyncio.Event(), asyncio.Event()
 
-    async def caller(tx: Transaction) -> Accepted:
+    async def caller(tx: Transaction) -> AcceptedJob:
         unique: dict[str, Any] = {"unique_key": "k", "unique_scope": "pending", "replaces": True}
         job = store.job(lane="key", concurrency=1, route=ROUTE.id, delay_us=3600 * SECOND, **unique)
         accepted = await enqueue_unique(cast(Transaction, CallersOwn(tx)), job, [ROUTE])
@@ -235,7 +235,7 @@ async def test_a_callers_transaction_that_replaces_does_not_hold_its_lane(store:
     (urgent,) = await take(store)  # nobody waits for the caller
     await finish(store, urgent)
     let_go.set()
-    assert await calling == Accepted(first, fresh=False, replaced=True)
+    assert await calling == AcceptedJob(first, fresh=False, replaced=True)
     await store.advance("1m")
     await store.do(open_lanes, limit=10)
     assert [lease.id for lease in await take(store)] == [second]

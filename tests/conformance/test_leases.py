@@ -8,7 +8,7 @@ from holdfast.errors import LeaseLost
 from holdfast.kernel.cancel import cancel
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import beat, hold, renew, return_unnamed, show_life, try_hold
-from holdfast.kernel.rows import Held, Lease, Renewed
+from holdfast.kernel.rows import Lease, LeaseRef, RenewedLease
 from holdfast.kernel.workers import lose_workers
 from holdfast.outcomes import Done
 from tests.support.stores import TTL_US, Store
@@ -18,8 +18,8 @@ HOUR_US = 3_600_000_000
 
 
 async def renewal(
-    store: Store, *held: Held, ttl_us: int = TTL_US, ceiling_us: int = HOUR_US
-) -> tuple[list[Renewed], list[Held]]:
+    store: Store, *held: LeaseRef, ttl_us: int = TTL_US, ceiling_us: int = HOUR_US
+) -> tuple[list[RenewedLease], list[LeaseRef]]:
     return await store.do(renew, list(held), ttl_us=ttl_us, ceiling_us=ceiling_us)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.kernel.cancel import cancel, cancel_family
 from holdfast.kernel.leases import FOREVER, lapsed, take_expiry_turn
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Sight
+from holdfast.kernel.rows import Observation
 from holdfast.kernel.waiting import park
 from holdfast.kernel.workers import list_duties, look, lose_workers
 from holdfast.outcomes import Done
@@ -14,12 +14,12 @@ from tests.support.stores import Store
 WORK, OTHER = route_for("default", "work").id, route_for("default", "other").id
 
 
-async def sight(store: Store, worker: int, *routes: int) -> Sight:
+async def sight(store: Store, worker: int, *routes: int) -> Observation:
     return await store.do(look, worker, list(routes or (WORK,)))
 
 
 async def test_an_empty_store_shows_nothing(store: Store) -> None:
-    assert await sight(store, await store.worker()) == Sight(
+    assert await sight(store, await store.worker()) == Observation(
         now=store.clock.us,
         next_due=None,
         next_deadline=None,

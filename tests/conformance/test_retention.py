@@ -8,14 +8,14 @@ from holdfast.errors import NotFound
 from holdfast.kernel.duties import CLEANUP, DutyLost, acquire, release
 from holdfast.kernel.enqueue import enqueue_unique
 from holdfast.kernel.queues import set_queue
-from holdfast.kernel.retention import Keep, Pruner, remove
+from holdfast.kernel.retention import KeepRule, Pruner, remove
 from holdfast.kernel.rows import Lease, Term
 from holdfast.kernel.waiting import report_progress, store_step, wake
 from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from tests.support.stores import Store
 
 DAY = 86_400_000_000
-WEEK = Keep(7 * DAY, 1_000_000)
+WEEK = KeepRule(7 * DAY, 1_000_000)
 
 
 async def finished(store: Store, n: int = 1, queue: str = "default") -> list[Lease]:
@@ -27,7 +27,7 @@ async def finished(store: Store, n: int = 1, queue: str = "default") -> list[Lea
     return leases
 
 
-async def prune(store: Store, keep: Keep, *, look: int = 100, pruner: Pruner | None = None) -> list[int]:
+async def prune(store: Store, keep: KeepRule, *, look: int = 100, pruner: Pruner | None = None) -> list[int]:
     """What a duty does in one round: how many jobs each transaction removed, of those that removed any."""
     worker = await store.worker()
     term = await store.do(acquire, CLEANUP, worker, ttl_us=DAY, gone=[])
@@ -75,10 +75,10 @@ async def test_what_lives_stays_however_old(store: Store) -> None:
     running, sleeping = await store.claim(worker, 2)
     await store.end(sleeping, Snooze("52w"))
     await store.advance("30d")
-    assert await prune(store, Keep(0, 0)) == []
+    assert await prune(store, KeepRule(0, 0)) == []
     await store.end(running, Fail())
     await store.advance("1s")
-    assert await prune(store, Keep(0, 0)) == [1]
+    assert await prune(store, KeepRule(0, 0)) == [1]
 
 
 async def test_a_parent_stays_while_a_child_of_it_lives(store: Store) -> None:
@@ -86,12 +86,12 @@ async def test_a_parent_stays_while_a_child_of_it_lives(store: Store) -> None:
     await store.launch(parent)
     await store.end(parent, Done())
     await store.advance("1s")
-    assert await prune(store, Keep(0, 0)) == []
+    assert await prune(store, KeepRule(0, 0)) == []
     assert await store.do(remove, [parent.seq]) == 0
     (child,) = await store.claim(await store.worker(), kind="child")
     await store.end(child, Done())
     await store.advance("1s")
-    assert await prune(store, Keep(0, 0)) == [1, 1]
+    assert await prune(store, KeepRule(0, 0)) == [1, 1]
 
 
 async def test_what_has_not_ended_is_not_removed_though_it_was_named(store: Store) -> None:
@@ -106,7 +106,7 @@ async def test_no_more_are_kept_than_the_number_says(store: Store) -> None:
     for _ in range(5):
         leases += await finished(store)
         await store.advance("1s")
-    assert await prune(store, Keep(DAY, 2)) == [3]
+    assert await prune(store, KeepRule(DAY, 2)) == [3]
     assert [(await store.find(lease.id)).id for lease in leases[3:]] == [lease.id for lease in leases[3:]]
 
 
@@ -158,17 +158,17 @@ async def test_what_ended_together_stays_together(store: Store) -> None:
     leases = await store.claim(await store.worker(), 3)
     for lease in leases:  # the clock of a test stands still
         await store.end(lease, Done())
-    assert await prune(store, Keep(7 * DAY, 1)) == []
+    assert await prune(store, KeepRule(7 * DAY, 1)) == []
     await store.advance("1s")
     await finished(store)
-    assert await prune(store, Keep(7 * DAY, 1)) == [3]
+    assert await prune(store, KeepRule(7 * DAY, 1)) == [3]
 
 
 async def test_what_someone_asks_for_comes_before_the_policy(store: Store) -> None:
     await store.do(set_queue, "default", on_orphan="requeue", keep_us=30 * DAY, keep_jobs=50)
     await finished(store, 2)
     await store.advance("1d")
-    policy, firm = Pruner(store.database, Keep(0, 0)), Pruner(store.database, Keep(0, 0, firm=True))
+    policy, firm = Pruner(store.database, KeepRule(0, 0)), Pruner(store.database, KeepRule(0, 0, firm=True))
     assert await policy.prunable(cap=100) == {}
     assert await firm.prunable(cap=100) == {"default": 2}
     assert await firm.prunable(cap=1) == {"default": 1}
@@ -250,11 +250,11 @@ async def test_many_that_are_kept_are_counted_over_several_rounds(store: Store) 
     for _ in range(45):
         await finished(store)
         await store.advance("1ms")
-    pruner = Pruner(store.database, Keep(DAY, 40), count=3)
+    pruner = Pruner(store.database, KeepRule(DAY, 40), count=3)
     assert await prune(store, WEEK, pruner=pruner) == [], "thirty have been counted"
     assert sum(await prune(store, WEEK, pruner=pruner)) == 5
     assert await count(store) == 40
-    assert await Pruner(store.database, Keep(DAY, 30, firm=True), count=7).prunable(cap=100) == {"default": 10}
+    assert await Pruner(store.database, KeepRule(DAY, 30, firm=True), count=7).prunable(cap=100) == {"default": 10}
 
 
 async def test_a_person_gets_all_of_it_at_once(store: Store) -> None:

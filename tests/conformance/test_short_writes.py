@@ -17,7 +17,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.kernel.database import Transaction, short
 from holdfast.kernel.drivers.sqlite import SqliteDatabase
 from holdfast.kernel.drivers.sqlite_file import SqliteFile
-from holdfast.kernel.drivers.sqlite_processes import Turns, lock_folder
+from holdfast.kernel.drivers.sqlite_processes import WriterQueue, lock_folder
 from holdfast.settings import Settings
 from tests.conftest import fresh_file
 
@@ -73,9 +73,9 @@ def commits(database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> Commit
 
 
 @pytest.fixture
-def turns(file: Path) -> Iterator[Turns]:
+def turns(file: Path) -> Iterator[WriterQueue]:
     """Another process, as the locks see it."""
-    other = Turns(lock_folder(file), patience=30)
+    other = WriterQueue(lock_folder(file), patience=30)
     yield other
     other.close()
 
@@ -151,7 +151,9 @@ async def test_the_loop_waits_for_nobody_who_uses_the_connection(database: Sqlit
     await writing
 
 
-async def test_the_loop_does_not_wait_for_another_process_that_writes(database: SqliteDatabase, turns: Turns) -> None:
+async def test_the_loop_does_not_wait_for_another_process_that_writes(
+    database: SqliteDatabase, turns: WriterQueue
+) -> None:
     with turns.turn():
         waiting = asyncio.create_task(database.transact(quick))
         for _ in range(5):

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.kernel import failure_groups
 from holdfast.kernel.failure_groups import OTHERS, list_failures
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from holdfast.kernel.tally import (
     DAY,
     HOUR,
@@ -102,7 +102,7 @@ async def test_what_is_removed_stays_counted_once(store: Store, before: bool) ->
     if before:
         await store.advance("3m")
         await tally_all(store)
-    pruner = Pruner(store.database, Keep(0, 0))
+    pruner = Pruner(store.database, KeepRule(0, 0))
     assert sum([gone async for gone in pruner.thoroughly()]) == 5
     await store.advance("3m")
     await tally_all(store)
@@ -242,7 +242,7 @@ async def test_what_is_removed_before_its_hour_is_counted_again_is_counted_once(
     if counted_before:
         await tally_all(store)
     await finished_late(store, 2)
-    assert sum([gone async for gone in Pruner(store.database, Keep(0, 0)).thoroughly()]) == 5
+    assert sum([gone async for gone in Pruner(store.database, KeepRule(0, 0)).thoroughly()]) == 5
     await finished(store, 1)
     await store.advance("51m")
     await tally_all(store)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import ChildNotUnique
 from holdfast.kernel.cancel import cancel
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_children, enqueue_unique
+from holdfast.kernel.enqueue import AcceptedJob, enqueue, enqueue_children, enqueue_unique
 from holdfast.kernel.routes import route_for
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import list_children
@@ -22,7 +22,7 @@ MINUTE = 60_000_000
 ROUTE = route_for("default", "work")
 
 
-async def submit(store: Store, scope: str, key: str = "k", **changes: Any) -> Accepted:
+async def submit(store: Store, scope: str, key: str = "k", **changes: Any) -> AcceptedJob:
     job = store.job(unique_key=key, unique_scope=scope, **changes)
     return await store.do(enqueue_unique, job, [ROUTE])
 

@@ -13,7 +13,7 @@ from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import beat
-from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Serves
+from holdfast.kernel.pools import PoolScope, PoolSnapshot, PoolTerms, ResizePlan
 from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.states import WORKER, WorkerState, WorkerVerb
 from holdfast.kernel.workers import Registration
@@ -42,11 +42,11 @@ def process(store: Store) -> Registration:
 
 
 async def resize(store: Store, *, start: int = 0, retire: tuple[int, ...] = ()) -> None:
-    def judge(_: PoolSight) -> Resize:
-        return Resize(start, retire)
+    def judge(_: PoolSnapshot) -> ResizePlan:
+        return ResizePlan(start, retire)
 
     terms = PoolTerms(POOL, 1, HOUR_US, 0, 0)
-    assert await store.do(pools.resize, terms, serves=Serves(None, ()), judge=judge, ids=[ID]) is not None
+    assert await store.do(pools.resize, terms, serves=PoolScope(None, ()), judge=judge, ids=[ID]) is not None
 
 
 async def occupy(store: Store, _: int) -> None:

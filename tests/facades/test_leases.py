@@ -37,7 +37,7 @@ from holdfast.facades.universal_agent.state import (
 from holdfast.kernel.brokers import find_lease
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import hold
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from tests.support.apps import PATIENCE, happens
 
 ROOT = Path(__file__).parents[2]
@@ -287,7 +287,7 @@ def test_ua_11_queuing_again_never_revives_a_run(run: RuntimeDb) -> None:
 def _prune(conn: RuntimeDb) -> None:
     async def everything() -> None:
         database = await core_of(conn.queue).opened()
-        async for _ in Pruner(database, Keep(0, 0, firm=True)).thoroughly():
+        async for _ in Pruner(database, KeepRule(0, 0, firm=True)).thoroughly():
             pass
 
     conn.call(everything())

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast.agents.compaction.records import CompactionsSql
-from holdfast.agents.statements import GlancesSql, MarkedRunsSql
+from holdfast.agents.statements import MarkedRunsSql, OverviewsSql
 from holdfast.clock import Ports
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.drivers.sqlite_file import add_functions
@@ -25,8 +25,8 @@ LIMITED = re.compile(r"SCAN run USING INDEX run_(?:listed|tenant)")
 
 
 def glances(dialect: Dialect, schema: str) -> list[tuple[str, Rendered]]:
-    found = catalogue((CompactionsSql, GlancesSql, MarkedRunsSql), dialect, schema)
-    ours = [*GlancesSql.declared.values(), *MarkedRunsSql.declared.values(), CompactionsSql.recent_usage]
+    found = catalogue((CompactionsSql, OverviewsSql, MarkedRunsSql), dialect, schema)
+    ours = [*OverviewsSql.declared.values(), *MarkedRunsSql.declared.values(), CompactionsSql.recent_usage]
     return [(statement.name, found[statement]) for statement in ours]
 
 

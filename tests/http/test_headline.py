@@ -12,7 +12,7 @@ from holdfast.access.principals import Role
 from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.http.live.live import Sample, Sampler
-from holdfast.http.pages.now import Known, Thing, things
+from holdfast.http.pages.now import FleetProblem, NowSnapshot, things
 from holdfast.kernel.doctor import Finding
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.workers import Registration, register
@@ -37,10 +37,10 @@ async def failed_jobs(hf: Holdfast, number: int) -> None:
             await each.result()
 
 
-async def judged(hf: Holdfast, later: timedelta = timedelta(), **known: object) -> list[Thing]:
+async def judged(hf: Holdfast, later: timedelta = timedelta(), **known: object) -> list[FleetProblem]:
     """What is not well in this store some time from now, without the doctor."""
     sample = await Sampler(hf).sample()
-    found = Known(sample.at + later, sample, await hf.runs.list(state="failed"), await hf.inquiries.list())
+    found = NowSnapshot(sample.at + later, sample, await hf.runs.list(state="failed"), await hf.inquiries.list())
     return things(found._replace(**known))  # type: ignore[arg-type]
 
 
@@ -91,7 +91,7 @@ async def test_failures_of_the_last_quarter_of_an_hour_are_still_news(
 
 
 def test_of_very_many_failures_it_says_that_there_are_more() -> None:
-    (told,) = things(Known(NOW, None, Page([]), Page([]), 1_000))
+    (told,) = things(NowSnapshot(NOW, None, Page([]), Page([]), 1_000))
     assert told.sentence == "1,000 jobs or more failed in the last 15 minutes."
 
 
@@ -106,8 +106,8 @@ async def test_runs_that_failed_long_ago_are_no_news(hf: Holdfast) -> None:
     await failed_runs(hf)
     quiet = (await Sampler(hf).sample()).at
     failed = await hf.runs.list(state="failed")
-    assert [each.check for each in things(Known(quiet, None, failed, Page([])))] == ["failed"]
-    assert things(Known(quiet + timedelta(hours=1), None, failed, Page([]))) == []
+    assert [each.check for each in things(NowSnapshot(quiet, None, failed, Page([])))] == ["failed"]
+    assert things(NowSnapshot(quiet + timedelta(hours=1), None, failed, Page([]))) == []
 
 
 @pytest.mark.both
@@ -163,7 +163,7 @@ def test_problems_come_before_warnings_and_notes_come_last() -> None:
         Finding("versions", "ok", "holdfast 1."),
         Finding("jobs", "problem", "2 jobs are in two places."),
     ]
-    found = things(Known(NOW, None, Page([]), Page([]), 9), findings)
+    found = things(NowSnapshot(NOW, None, Page([]), Page([]), 9), findings)
     assert [each.check for each in found] == ["jobs", "failed", "clock", "queues"]
 
 

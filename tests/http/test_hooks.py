@@ -104,7 +104,7 @@ async def test_a_delivery_becomes_one_job_however_often_it_comes(hf: Holdfast) -
 async def test_what_is_not_signed_lately_is_refused(hf: Holdfast, wrong: dict[str, Any]) -> None:
     hf.webhook("payments", _never, secret=SECRET)
     answer = await Sender(hf).deliver("payments", {"amount": 5}, **wrong)
-    assert (answer.status, answer.json["error"]) == (401, "NotSigned"), answer.body
+    assert (answer.status, answer.json["error"]) == (401, "BadSignature"), answer.body
     assert await hf.access.audit.list() == []
 
 

@@ -270,7 +270,7 @@ async def test_one_principal_has_so_many_streams(make_app: MakeApp) -> None:
 
     await eventually(all_open)
     answer = await client.get(f"{API}/runs/{run.id}/stream")
-    assert (answer.status, answer.json["error"]) == (429, "TooMany")
+    assert (answer.status, answer.json["error"]) == (429, "TooManyParts")
     for each in held:
         each.cancel()
     await asyncio.gather(*held, return_exceptions=True)

@@ -248,7 +248,7 @@ async def test_a_stream_that_begins_during_a_look_is_not_taken_for_one_that_is_r
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = [await hf.access.tokens.create(name) for name in ("first", "second")]
-    watching = responses.Vigil(hf.access, core_of(hf).ports.clock)
+    watching = responses.IdleWatch(hf.access, core_of(hf).ports.clock)
     begun: list[asyncio.Event] = []
     looks: list[int] = []
     live = hf.access.tokens.live

@@ -12,7 +12,7 @@ from holdfast.app import core_of
 from holdfast.errors import RunFailed
 from holdfast.models.script import Script, call, reject, say
 from holdfast.resp.client import KeyPrincipal
-from holdfast.resp.workers import Described, register
+from holdfast.resp.workers import WorkerDescription, register
 from tests.http.browsing import browser, send
 from tests.http.test_api import guide
 from tests.http.test_fleet_pages import filled, text
@@ -145,7 +145,7 @@ async def test_every_command_that_a_page_shows_exists(hf: Holdfast) -> None:
 
 async def test_workers_behind_the_redis_protocol_have_a_place_of_their_own(make_app: MakeApp) -> None:
     hf = make_app(embedded=False)
-    who = Described("unit-7", "10.0.0.7", "1.2", ("convert",), (), 3, (), {})
+    who = WorkerDescription("unit-7", "10.0.0.7", "1.2", ("convert",), (), 3, (), {})
     database = await core_of(hf).opened()
     key = KeyPrincipal("key of unit 7", "", ("unit-7",))
     await database.transact(register, who, key, "first", ttl_us=90_000_000, release=False)

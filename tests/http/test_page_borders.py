@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from holdfast.agents.api.run import Run
 from holdfast.http import web
 from holdfast.http.pages.routes import PageRoute
-from holdfast.http.security.binds import Prefixed
+from holdfast.http.security.binds import PathPrefix
 from holdfast.models.script import Script, call, calls, say
 from tests.http.browsing import Seen, browser, crawl, filled_in, pages, send, treasurer
 from tests.http.client import Client
@@ -178,7 +178,7 @@ async def test_a_page_of_what_was_removed_says_so(hf: Holdfast) -> None:
 async def test_a_prefix_counts_if_a_proxy_that_is_believed_says_it(hf: Holdfast) -> None:
     made = browser(hf)
     told = {**made.headers, "x-forwarded-prefix": "/ops"}
-    believed = Client(Prefixed(made.app, proxies={"127.0.0.1"}), headers=told)
+    believed = Client(PathPrefix(made.app, proxies={"127.0.0.1"}), headers=told)
     page = Seen((await believed.get("/runs")).body.decode())
     assert {link.split("/")[1] for link in page.links if link.startswith("/")} == {"ops"}
     assert (await believed.get("/ops/runs")).status == 200
@@ -186,8 +186,8 @@ async def test_a_prefix_counts_if_a_proxy_that_is_believed_says_it(hf: Holdfast)
         believed.headers["x-forwarded-prefix"] = prefix
         assert "/runs" in Seen((await believed.get("/runs")).body.decode()).links or prefix.startswith("//evil"), prefix
         assert not [link for link in Seen((await believed.get("/runs")).body.decode()).links if link.startswith("//")]
-    stranger = Client(Prefixed(made.app, proxies={"10.0.0.1"}), headers=told)
+    stranger = Client(PathPrefix(made.app, proxies={"10.0.0.1"}), headers=told)
     assert "/runs" in Seen((await stranger.get("/runs")).body.decode()).links
-    fixed = Client(Prefixed(made.app, prefix="/ops/"), headers=made.headers)
+    fixed = Client(PathPrefix(made.app, prefix="/ops/"), headers=made.headers)
     for path in ("/runs", "/ops/runs"):
         assert "/ops/runs" in Seen((await fixed.get(path)).body.decode()).links, path

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.access.principals import Principal
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from tests.http.client import Client
 from tests.http.planted import ask, endless, plant
 from tests.http.test_api import API, guide
@@ -23,13 +23,13 @@ def planted(hf: Holdfast, monkeypatch: pytest.MonkeyPatch, route: Any) -> Client
     return as_principal(hf, Principal("ann", "admin"))
 
 
-async def pause_a_queue(seen: Sight) -> dict[str, Any]:
+async def pause_a_queue(seen: RequestScope) -> dict[str, Any]:
     """It writes, though it is asked by GET."""
     await seen.hf.queues.pause("default", reason="planted")
     return {}
 
 
-async def enqueue_a_job(seen: Sight) -> dict[str, Any]:
+async def enqueue_a_job(seen: RequestScope) -> dict[str, Any]:
     """It writes, though it is asked by GET."""
     await seen.hf.enqueue("planted")
     return {}
@@ -48,7 +48,7 @@ async def test_what_is_asked_by_get_cannot_write(hf: Holdfast, monkeypatch: pyte
 async def test_a_query_that_takes_too_long_is_ended(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     hf = make_app(web_patience="50ms", embedded=False)
 
-    async def look_for_ever(seen: Sight) -> dict[str, Any]:
+    async def look_for_ever(seen: RequestScope) -> dict[str, Any]:
         """It asks for more than there is time for."""
         await ask(seen.hf, endless)
         return {}

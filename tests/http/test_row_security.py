@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.access.principals import Principal
 from holdfast.app import core_of
 from holdfast.errors import StoreUnfit, UsageError
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.kernel import row_security
 from holdfast.kernel.database import Bounds, bound
 from holdfast.kernel.drivers import connect
@@ -62,7 +62,7 @@ async def hf(postgres_url: str, login: str) -> AsyncIterator[Holdfast]:
 
 
 async def test_a_forgotten_condition_shows_no_foreign_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def count_all(seen: Sight) -> dict[str, int]:
+    async def count_all(seen: RequestScope) -> dict[str, int]:
         """It forgets whose runs it counts."""
         return {"runs": await ask(seen.hf, count_runs), "sessions": len(await seen.hf.sessions.list())}
 

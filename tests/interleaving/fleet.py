@@ -14,7 +14,7 @@ from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.claim import claim
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.enqueue import Accepted, enqueue
+from holdfast.kernel.enqueue import AcceptedJob, enqueue
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import claim_in_lanes, open_lanes
 from holdfast.kernel.leases import expire
@@ -55,9 +55,9 @@ class Fleet:
         if isinstance(answer, list):
             self._note_leases([lease for lease in answer if isinstance(lease, Lease)])
         asked = said.args[0] if said.args else None
-        if isinstance(answer, Accepted) and isinstance(asked, NewJob) and _took_its_place(asked, answer):
+        if isinstance(answer, AcceptedJob) and isinstance(asked, NewJob) and _took_its_place(asked, answer):
             self._accepted.append((answer.id, asked.payload))
-        if isinstance(answer, Accepted) and (key := said.options.get("key")) is not None:
+        if isinstance(answer, AcceptedJob) and (key := said.options.get("key")) is not None:
             owner = self._owners.setdefault(key, answer.id)
             if owner != answer.id:
                 self.problems.append(f"key {key!r} names job {owner} and job {answer.id}")
@@ -197,7 +197,7 @@ async def _sweep(tx: Transaction) -> bool:
     return moved
 
 
-def _took_its_place(asked: NewJob, answer: Accepted) -> bool:
+def _took_its_place(asked: NewJob, answer: AcceptedJob) -> bool:
     """Whoever has been claimed no longer holds a key of that scope, so the holder must have been replaced."""
     return asked.replaces and asked.unique_scope == "pending" and not answer.fresh
 

@@ -48,7 +48,7 @@ from holdfast.kernel.why import why
 from holdfast.kernel.workers import adopt_routes, list_workers, look, lose_workers, register
 from holdfast.machines import family
 from holdfast.outcomes import Done, Snooze
-from holdfast.resp.pops import ClaimAsk, QueueTurn, claim_asked, claim_at_once
+from holdfast.resp.pops import ClaimRequest, QueueTurn, claim_asked, claim_at_once
 from holdfast.resp.records import Epoch, HoldersSql
 from holdfast.resp.workers import beat_all
 from tests.interleaving.edits import Edit
@@ -260,9 +260,9 @@ class Everything(Scene):
     def pop_at_once(self) -> Call:
         return call(claim_at_once, self.asks(), ttl_us=TTL_US)
 
-    def asks(self) -> list[ClaimAsk]:
+    def asks(self) -> list[ClaimRequest]:
         turn = QueueTurn("default", frozenset({route_for("default", "work").id}))
-        return [ClaimAsk(each, 1, (turn,), "") for each in (self.client_held, self.client)]
+        return [ClaimRequest(each, 1, (turn,), "") for each in (self.client_held, self.client)]
 
     @verb
     def register_another(self) -> Call:

@@ -20,15 +20,16 @@ from holdfast.kernel.drivers.postgres import PostgresDatabase
 from holdfast.kernel.drivers.postgres_pool import PooledConnection
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import Beat
-from holdfast.kernel.rows import Ended, Ending, Held, Kin, Lease, LockedJob
+from holdfast.kernel.rows import ChildRef, EndedLease, Ending, Lease, LeaseRef, LockedJob
 from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, RetentionSql, WaitingSql
 from holdfast.kernel.states import TERMINAL
 from holdfast.kernel.waiting import list_children, lock_channel, park
 from holdfast.machines import family
+from holdfast.machines.layer import children_channel
 from holdfast.resp import pops, server
-from holdfast.resp.endings import Popped
+from holdfast.resp.endings import PoppedJob
 from holdfast.resp.records import Epoch, HoldersSql
-from holdfast.workers.sweeper import Missed, Sweeper
+from holdfast.workers.sweeper import MissedPresence, Sweeper
 from holdfast.workers.worker import Worker
 from tests.interleaving import scene, scripts
 from tests.interleaving.edits import Edit, respell
@@ -77,7 +78,7 @@ def _judge_at_once(patch: pytest.MonkeyPatch) -> None:
 def _miss_long_ago(patch: pytest.MonkeyPatch) -> None:
     genuine = Sweeper._miss
 
-    def miss(sweeper: Sweeper, worker: int, now: float, last_beat: int) -> Missed:
+    def miss(sweeper: Sweeper, worker: int, now: float, last_beat: int) -> MissedPresence:
         return genuine(sweeper, worker, now, last_beat)._replace(since=float("-inf"))
 
     patch.setattr(Sweeper, "_miss", miss)
@@ -115,10 +116,10 @@ def _replace_in_place(patch: pytest.MonkeyPatch) -> None:
 def _look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     async def park_unless_ended(tx: Transaction, lease: Lease, ids: Sequence[JobId], timeout_us: int | None) -> bool:
         rows = await list_children(tx, lease.seq)
-        await lock_channel(tx, family._channel(lease.seq))
+        await lock_channel(tx, children_channel(lease.seq))
         if any(row.id in ids and row.state in TERMINAL for row in rows):
             return False
-        await park(tx, lease, channel=family._channel(lease.seq), timeout_us=timeout_us)
+        await park(tx, lease, channel=children_channel(lease.seq), timeout_us=timeout_us)
         return True
 
     patch.setattr(family, "_park_unless_ended", park_unless_ended)
@@ -127,14 +128,16 @@ def _look_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 def _lock_no_parent_of_a_retry(patch: pytest.MonkeyPatch) -> None:
     genuine = complete.complete_and_settle
 
-    async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+    async def complete_and_settle(
+        tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]
+    ) -> list[EndedLease]:
         return await genuine(tx, endings, parents if all(ending.state in TERMINAL for ending in endings) else ())
 
     patch.setattr(scene, "complete_and_settle", complete_and_settle)
 
 
 def _sweep_without_parents(patch: pytest.MonkeyPatch) -> None:
-    async def try_lock_jobs(tx: Transaction, family: Sequence[Kin]) -> list[LockedJob]:
+    async def try_lock_jobs(tx: Transaction, family: Sequence[ChildRef]) -> list[LockedJob]:
         anchored = await tx.many(JobsSql.try_lock_anchors, seqs=sorted(job.seq for job in family))
         return sorted(await tx.many(JobsSql.try_lock_places, seqs=sorted(row.seq for row in anchored)))
 
@@ -144,7 +147,7 @@ def _sweep_without_parents(patch: pytest.MonkeyPatch) -> None:
 def _renew_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
     genuine = server.keep
 
-    async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
+    async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[LeaseRef], *, ttl_us: int) -> set[LeaseRef]:
         (row,) = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
         return await genuine(tx, row.epoch, delivered, ttl_us=ttl_us)
 
@@ -154,7 +157,7 @@ def _renew_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
 def _trust_longer(patch: pytest.MonkeyPatch) -> None:
     genuine = pops._popped
 
-    def popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], asked_at: float, left_us: int) -> Popped:
+    def popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], asked_at: float, left_us: int) -> PoppedJob:
         return genuine(lease, epoch, names, asked_at + 30, left_us)
 
     patch.setattr(pops, "_popped", popped)

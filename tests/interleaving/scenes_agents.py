@@ -12,7 +12,7 @@ from holdfast.agents.events.log import write
 from holdfast.agents.money.cost import Spent
 from holdfast.agents.people.inquiries import Ruling, decide
 from holdfast.agents.people.rulings import list_inquiries
-from holdfast.agents.rows import NewDelta, Requested, Speaking
+from holdfast.agents.rows import CallRequestId, NewDelta, StreamingAttempt
 from holdfast.agents.runs import inbox
 from holdfast.agents.runs.create import AgentName, NamedAgent, SessionWish, Submission, create_run, run_job
 from holdfast.agents.runs.decision import Decider, Decision
@@ -99,8 +99,8 @@ class Agents(Scene):
         return call(
             write,
             [NewDelta(said, epoch, token, 1, "text_delta", data)],
-            [Requested(said, play.number, epoch, token, "request")],
-            [Speaking(said, epoch, token)],
+            [CallRequestId(said, play.number, epoch, token, "request")],
+            [StreamingAttempt(said, epoch, token)],
         )
 
     def decision(self, play: Play, reply: Reply) -> Decision:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.agents.batches import steps
 from holdfast.agents.batches.records import BatchesSql, NewRequest
-from holdfast.agents.batches.steps import Gathering, gather
+from holdfast.agents.batches.steps import BatchDestination, gather
 from holdfast.agents.system_jobs import BATCH
 from holdfast.kernel.claim import claim
 from holdfast.kernel.database import Transaction
@@ -30,7 +30,7 @@ class Searching(Scene):
 
     async def searched(self, name: str) -> Lease:
         """A batch that was submitted, nobody knows with what result."""
-        where = Gathering(name, "model", "key", self.id(name), 0)
+        where = BatchDestination(name, "model", "key", self.id(name), 0)
         await self.do(gather, where)
         await self.do(self.add_request, name)
         (lease,) = await self.do(claim, self.worker, [route_for(SYSTEM_QUEUE, BATCH).id], 1, TTL_US)
@@ -72,7 +72,7 @@ class Searching(Scene):
 
     @verb
     def disown(self) -> Call:
-        return call(steps.disown, self.id("one"), EMPTY, self.id("orphan"))
+        return call(steps.adopt_orphan, self.id("one"), EMPTY, self.id("orphan"))
 
     @verb
     def give_up_search(self) -> Call:

@@ -12,17 +12,17 @@ from holdfast.outcomes import Done
 from holdfast.resp import server, workers
 from holdfast.resp.client import KeyPrincipal
 from holdfast.resp.endings import ReportedEnd, SentLease, end_at_once, end_together
-from holdfast.resp.pops import ClaimAsk, QueueTurn, claim_asked, claim_at_once
+from holdfast.resp.pops import ClaimRequest, QueueTurn, claim_asked, claim_at_once
 from holdfast.resp.records import Epoch
-from holdfast.resp.workers import Described
+from holdfast.resp.workers import WorkerDescription
 from tests.interleaving.pausing import Call, call
 from tests.interleaving.scene import TTL_US, Scene, verb
 
 _PRINCIPAL = KeyPrincipal("all", "0" * 64, ("*",))
 
 
-def _who(name: str) -> Described:
-    return Described(name, name, "0", (), (), 2, (), {})
+def _who(name: str) -> WorkerDescription:
+    return WorkerDescription(name, name, "0", (), (), 2, (), {})
 
 
 class Gateway(Scene):
@@ -49,10 +49,10 @@ class Gateway(Scene):
         await workers.register(tx, _who("one"), _PRINCIPAL, incarnation, ttl_us=TTL_US, release=release)
 
     def popping(self, epoch: Epoch, *, at_once: bool = False) -> Call:
-        ask = ClaimAsk(epoch, 1, (QueueTurn("default", frozenset({route_for("default", "work").id})),), "")
+        ask = ClaimRequest(epoch, 1, (QueueTurn("default", frozenset({route_for("default", "work").id})),), "")
         return call(self.popped, ask, at_once=at_once)
 
-    async def popped(self, tx: Transaction, ask: ClaimAsk, *, at_once: bool) -> Any:
+    async def popped(self, tx: Transaction, ask: ClaimRequest, *, at_once: bool) -> Any:
         """Asks again when the row of its worker is free, as the gateway does."""
         if at_once:
             claimed = await claim_at_once(tx, [ask], ttl_us=TTL_US)

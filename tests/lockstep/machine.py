@@ -20,7 +20,7 @@ from holdfast.kernel import ids
 from holdfast.kernel.database import Operation
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Cancellation, Cluster, Ending, Kin, Lease, LiveWorker, NewJob, Term
+from holdfast.kernel.rows import Cancellation, ChildRef, Cluster, Ending, Lease, LiveWorker, NewJob, Term
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import Registration
 from tests.lockstep.actions import OFTEN, Action, Step, actions, drawn
@@ -46,7 +46,7 @@ STEPS = ("one", "two")
 class Finding(NamedTuple):
     """What a sweep or a canceller has read and not yet acted upon."""
 
-    rows: tuple[Kin, ...]
+    rows: tuple[ChildRef, ...]
     gone: frozenset[int]
 
 
@@ -77,8 +77,8 @@ class Machine(RuleBasedStateMachine):
         self.terms: list[tuple[Term, int]] = []
         self.lapsed: list[Finding] = []
         self.overdue_findings: list[Finding] = []
-        self.cancellable: list[tuple[JobId, Kin, State]] = []
-        self.families: list[tuple[Cancellation, list[Kin]]] = []
+        self.cancellable: list[tuple[JobId, ChildRef, State]] = []
+        self.families: list[tuple[Cancellation, list[ChildRef]]] = []
         self.clusters: list[Cluster] = []
         self.newcomers: list[tuple[Registration, LiveWorker | None]] = []
         self.gone: frozenset[int] = frozenset()

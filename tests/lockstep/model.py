@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.kernel.brokers import Claimer
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.rows import Ending, Held, NewJob
+from holdfast.kernel.rows import Ending, LeaseRef, NewJob
 from holdfast.kernel.states import TERMINAL, State
 from tests.support.snapshots import Row, Snapshot
 
@@ -119,7 +119,7 @@ class Model:
     def open_children(self, seq: int) -> int:
         return sum(not child.terminal for child in self.children(seq))
 
-    def holds(self, held: Held) -> bool:
+    def holds(self, held: LeaseRef) -> bool:
         """Is this the lease the job is running under?"""
         job = self.job(held.seq)
         return job.state == State.RUNNING and (job.worker, job.epoch, job.token) == held[1:]
@@ -206,10 +206,10 @@ class Model:
             self._count_loss(job)
             self._settle()
 
-    def renew(self, held: Iterable[Held], ttl_us: int, ceiling_us: int) -> tuple[dict[int, int], list[Held]]:
+    def renew(self, held: Iterable[LeaseRef], ttl_us: int, ceiling_us: int) -> tuple[dict[int, int], list[LeaseRef]]:
         """The new ends of the renewed leases, and those that are lost."""
         renewed: dict[int, int] = {}
-        lost: list[Held] = []
+        lost: list[LeaseRef] = []
         for lease in sorted(held):
             job = self.job(lease.seq)
             alive = job.lease_until is not None and job.lease_until > self.now
@@ -222,7 +222,7 @@ class Model:
     def complete(self, endings: Sequence[Ending]) -> list[tuple[int, State]]:
         ended = []
         for ending in endings:
-            if self.holds(Held(*ending[:4])):
+            if self.holds(LeaseRef(*ending[:4])):
                 job = self.job(ending.seq)
                 cancelled = job.cancel_requested_at is not None
                 job.attempts += ending.counted
@@ -239,7 +239,7 @@ class Model:
 
     # Waiting
 
-    def park(self, held: Held, channel: str | None, timeout_us: int | None) -> State | None:
+    def park(self, held: LeaseRef, channel: str | None, timeout_us: int | None) -> State | None:
         job = self.job(held.seq)
         if not self.holds(held) or job.cancel_requested_at is not None:
             return None
@@ -263,7 +263,7 @@ class Model:
             job.leave(State.PENDING)
         return {job.seq for job in woken}
 
-    def take_signal(self, held: Held, channel: str, step: str) -> str | None:
+    def take_signal(self, held: LeaseRef, channel: str, step: str) -> str | None:
         if (held.seq, step) not in self.steps:
             arrived = next((signal for signal in self.signals if signal[1] == channel), None)
             if arrived is None:

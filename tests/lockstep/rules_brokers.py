@@ -11,7 +11,7 @@ from holdfast.kernel.broker_rows import OwnerBeat, Renewal
 from holdfast.kernel.brokers import Claimer, claim_for, take
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import beat_many, renew_each
-from holdfast.kernel.owners import Registered, register_owner
+from holdfast.kernel.owners import RegisteredOwner, register_owner
 from holdfast.kernel.rows import Lease, Route
 from holdfast.kernel.states import State
 from tests.lockstep.actions import OFTEN, USUAL, action, drawn, some_drawn
@@ -115,7 +115,7 @@ class BrokerRules(WorkerRules):
         answer = self.ask(register_owner, who, ttl_us=ttl_us, replace=replace)
         if owner is not None and not replace:
             owner.heartbeat_at, owner.ttl_us = self.stage.now, max(owner.ttl_us, ttl_us)
-            assert answer == Registered(other or 0)
+            assert answer == RegisteredOwner(other or 0)
             self.saw("an owner came back under its name")
             return
         if owner is not None:

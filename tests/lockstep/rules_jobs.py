@@ -13,10 +13,10 @@ from holdfast.errors import IdempotencyConflict
 from holdfast.kernel import complete as completing
 from holdfast.kernel.claim import claim, heads
 from holdfast.kernel.complete import complete, complete_and_settle, repeated
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_once
+from holdfast.kernel.enqueue import AcceptedJob, enqueue, enqueue_once
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.rows import Ending, Held, Lease, NewJob, Route
+from holdfast.kernel.rows import Ending, Lease, LeaseRef, NewJob, Route
 from holdfast.kernel.states import State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn, some_drawn
@@ -96,10 +96,10 @@ class JobRules(WorkerRules):
             self.judge_refused()
             self.saw("a key was refused for another payload")
             return
-        assert self.ask(enqueue_once, job, [ROUTES[0]], key=key) == Accepted(*expected)
+        assert self.ask(enqueue_once, job, [ROUTES[0]], key=key) == AcceptedJob(*expected)
         self.saw("a key gave the same job again", known)
         again = self.ask(enqueue_once, self.model.jobs[expected[0]].new, [], key=key)
-        assert again == Accepted(expected[0], fresh=True)
+        assert again == AcceptedJob(expected[0], fresh=True)
 
     # Claim
 
@@ -185,7 +185,7 @@ class JobRules(WorkerRules):
     def end(self, endings: Sequence[Ending]) -> None:
         """Complete on all sides and compare; what is not returned was lost."""
         parents = {parent for e in endings if (parent := self.model.job(e.seq).new.parent) is not None}
-        mine = [ending for ending in endings if self.model.holds(Held(*ending[:4]))]
+        mine = [ending for ending in endings if self.model.holds(LeaseRef(*ending[:4]))]
         asked = [e for e in mine if self.model.job(e.seq).cancel_requested_at is not None]
         late = [e for e in mine if self.model.job(e.seq) in self.model.lapsed(())]
         ended = (

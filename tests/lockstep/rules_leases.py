@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.kernel import waiting
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import FOREVER, Beat, beat, expire, renew
-from holdfast.kernel.rows import Held, Kin, Lease, Lost, Moved
+from holdfast.kernel.rows import ChildRef, Lease, LeaseRef, LostJob, MovedJob
 from holdfast.kernel.statements import LeasesSql, WaitingSql
 from holdfast.kernel.states import State
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn, some_drawn
@@ -22,25 +22,25 @@ from tests.support.stores import TTL_US
 ALL = 1_000
 
 
-async def find_lapsed(tx: Transaction, gone: Collection[int], limit: int) -> list[Kin]:
+async def find_lapsed(tx: Transaction, gone: Collection[int], limit: int) -> list[ChildRef]:
     return await tx.many(LeasesSql.find_lapsed, gone=sorted(gone), until=FOREVER, limit=limit)
 
 
-async def find_overdue(tx: Transaction) -> list[Kin]:
+async def find_overdue(tx: Transaction) -> list[ChildRef]:
     return await tx.many(WaitingSql.find_overdue, limit=ALL)
 
 
-async def expire_seeded(tx: Transaction, gone: Collection[int], limit: int, seed: int) -> list[Lost]:
+async def expire_seeded(tx: Transaction, gone: Collection[int], limit: int, seed: int) -> list[LostJob]:
     """The jitter's chance must be the same on all sides."""
     return await expire(tx, gone=gone, limit=limit, backoff_us=BACKOFF_US, chance=random.Random(seed))
 
 
-async def expire_found(tx: Transaction, found: Finding, seed: int) -> list[Lost]:
+async def expire_found(tx: Transaction, found: Finding, seed: int) -> list[LostJob]:
     recalling = Recalling(tx, LeasesSql.find_lapsed, found.rows)
     return await expire_seeded(recalling, found.gone, ALL, seed)
 
 
-async def overdue_found(tx: Transaction, found: Finding) -> Sequence[Moved]:
+async def overdue_found(tx: Transaction, found: Finding) -> Sequence[MovedJob]:
     return await waiting.overdue(Recalling(tx, WaitingSql.find_overdue, found.rows), limit=ALL)
 
 
@@ -74,7 +74,7 @@ class LeaseRules(Machine):
         self.move_clock(us)
         self.sweep(seed, frozenset())
 
-    def renew_all(self, leases: Collection[Lease]) -> tuple[dict[int, int], list[Held]]:
+    def renew_all(self, leases: Collection[Lease]) -> tuple[dict[int, int], list[LeaseRef]]:
         current = [lease for lease in leases if self.model.holds(lease.held)]
         late = [lease for lease in current if self.model.job(lease.seq) in self.model.lapsed(())]
         self.saw("a lapsed lease was not revived", bool(late))
@@ -116,7 +116,7 @@ class LeaseRules(Machine):
 
     # Sweeps: at once, or reading now and acting later
 
-    def judge_expired(self, moved: Sequence[Lost], jobs: Collection[int], gone: frozenset[int]) -> None:
+    def judge_expired(self, moved: Sequence[LostJob], jobs: Collection[int], gone: frozenset[int]) -> None:
         self.saw("a worker that seemed gone was alive and kept its leases", self.model.given_up(gone) != gone)
         gone = self.model.given_up(gone)
         lost = [job for job in self.model.lapsed(gone) if job.seq in jobs]
@@ -192,7 +192,7 @@ class LeaseRules(Machine):
         moved = self.ask_in_any_order(waiting.overdue, limit=limit)
         self.judge_overdue(moved, found)
 
-    def judge_overdue(self, moved: Sequence[Moved], found: Collection[Job]) -> None:
+    def judge_overdue(self, moved: Sequence[MovedJob], found: Collection[Job]) -> None:
         expected = self.model.overdue({job.seq for job in found})
         assert sorted((job.seq, job.state) for job in moved) == sorted(expected)
         self.saw("a job passed its deadline", bool(expected))

@@ -13,7 +13,7 @@ from holdfast.kernel.database import Transaction
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.ids import JobId, derived_id
 from holdfast.kernel.leases import renew
-from holdfast.kernel.rows import Cancellation, Kin, Lease
+from holdfast.kernel.rows import Cancellation, ChildRef, Lease
 from holdfast.kernel.statements import CancelSql
 from holdfast.kernel.states import State
 from tests.lockstep.actions import OFTEN, SELDOM, action, drawn
@@ -30,22 +30,22 @@ unfinished_jobs = drawn(lambda machine: machine.unfinished() + machine.parents()
 timeouts = st.sampled_from([None, None, 0, 10 * SECOND])
 
 
-async def find_cancellable(tx: Transaction, id: JobId) -> Kin | None:
+async def find_cancellable(tx: Transaction, id: JobId) -> ChildRef | None:
     return await tx.one(CancelSql.find_cancellable, id=id)
 
 
-async def cancel_found(tx: Transaction, id: JobId, found: Kin) -> State:
+async def cancel_found(tx: Transaction, id: JobId, found: ChildRef) -> State:
     return await cancelling.cancel(Recalling(tx, CancelSql.find_cancellable, [found]), id, reason=REASON)
 
 
-async def find_family(tx: Transaction) -> tuple[Cancellation, list[Kin]] | None:
+async def find_family(tx: Transaction) -> tuple[Cancellation, list[ChildRef]] | None:
     families = await tx.many(CancelSql.next_cancellations, limit=1)
     if not families:
         return None
     return families[0], await tx.many(CancelSql.cancellable_children, parents=[families[0].job], limit=2)
 
 
-async def cancel_children_found(tx: Transaction, family: Cancellation, children: Sequence[Kin]) -> bool:
+async def cancel_children_found(tx: Transaction, family: Cancellation, children: Sequence[ChildRef]) -> bool:
     stale = Recalling(tx, CancelSql.next_cancellations, [family])
     return await cancelling.cancel_family(Recalling(stale, CancelSql.cancellable_children, children), limit=2)
 
@@ -183,12 +183,12 @@ class WaitingRules(JobRules):
                 self.cancel_family(2, later=False)
 
     @action(when=lambda self: self.cancellable, found=drawn(lambda machine: machine.cancellable))
-    def cancel_found(self, found: tuple[JobId, Kin, State]) -> None:
+    def cancel_found(self, found: tuple[JobId, ChildRef, State]) -> None:
         id, kin, state = found
         self.cancel_one(id, kin)
         self.saw("a job moved on between a cancel's reading and writing", state != self.model.jobs[id].state)
 
-    def cancel_one(self, id: JobId, found: Kin | None) -> None:
+    def cancel_one(self, id: JobId, found: ChildRef | None) -> None:
         job = self.model.jobs[id]
         finished = job.terminal
         self.saw("a running job was asked to stop", job.state == State.RUNNING and job.cancel_requested_at is None)
@@ -227,7 +227,7 @@ class WaitingRules(JobRules):
         self.saw("a family was cancelled to its grandchildren", self.model.cancellations > opened)
 
     @action(weight=OFTEN, when=lambda self: self.families, found=drawn(lambda machine: machine.families))
-    def cancel_children_found(self, found: tuple[Cancellation, list[Kin]]) -> None:
+    def cancel_children_found(self, found: tuple[Cancellation, list[ChildRef]]) -> None:
         family, children = found
         members = [self.model.job(child.seq) for child in children]
         self.saw("a child moved on before its family was cancelled", any(m.terminal for m in members))

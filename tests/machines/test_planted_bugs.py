@@ -44,7 +44,7 @@ async def test_launch_ids_that_are_drawn_anew(
 async def test_a_resume_that_runs_the_last_state_again(
     hf: Holdfast, labs: Labs, write: WriteMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = engine.Playing._load
+    real = engine.MachineAttempt._load
 
     async def forgetful(self: Any) -> MachinePlace | None:
         before: MachinePlace | None = None
@@ -57,7 +57,7 @@ async def test_a_resume_that_runs_the_last_state_again(
             return before
         return place
 
-    monkeypatch.setattr(engine.Playing, "_load", forgetful)
+    monkeypatch.setattr(engine.MachineAttempt, "_load", forgetful)
     with pytest.raises(AssertionError):
         await repeated_nothing(hf, labs, write)
 
@@ -65,10 +65,10 @@ async def test_a_resume_that_runs_the_last_state_again(
 async def test_a_signal_that_is_taken_outside_the_checkpoint(
     hf: Holdfast, labs: Labs, write: WriteMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def take_signal(tx: Any, lease: Any, channel: str, step: str) -> waiting.Taken:
+    async def take_signal(tx: Any, lease: Any, channel: str, step: str) -> waiting.TakenSignal:
         fence = await hold(tx, lease)
         taken = await tx.one(WaitingSql.take_signal, channel=channel)
-        return waiting.Taken(None if taken is None else taken.payload, fence.now)
+        return waiting.TakenSignal(None if taken is None else taken.payload, fence.now)
 
     monkeypatch.setattr(waiting, "take_signal", take_signal)
     with pytest.raises((AssertionError, Stuck)):

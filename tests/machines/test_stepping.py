@@ -14,7 +14,7 @@ from holdfast.machines.family import checkpoint_name, read_steps, record
 from holdfast.machines.problems import BadMachine
 from holdfast.machines.stepping import (
     PROBLEMS,
-    Act,
+    ActionCall,
     Effect,
     ExecutionInfo,
     Launch,
@@ -51,7 +51,7 @@ def test_the_worker_of_the_document_ends_without_work_and_takes_errors() -> None
     def answer(at: MachinePlace, effect: Effect) -> Any:
         if isinstance(effect, RunMachines):
             return ValueError("it broke")
-        assert isinstance(effect, Act)
+        assert isinstance(effect, ActionCall)
         seen.append((effect.action, effect.contexts[0].get("error"), effect.contexts[0].get("worker_id")))
         return {"job": {"a": 1}, "job_id": "7"} if effect.action == "claim_job" else effect.contexts[0]
 
@@ -63,7 +63,7 @@ def test_the_worker_of_the_document_ends_without_work_and_takes_errors() -> None
 
 def test_the_reaper_of_the_document_acts_for_each_worker() -> None:
     def answer(at: MachinePlace, effect: Effect) -> Any:
-        assert isinstance(effect, Act)
+        assert isinstance(effect, ActionCall)
         if effect.action == "list_stale_workers":
             return {"workers": ["a", "b"]}
         return [context["worker"] for context in effect.contexts]

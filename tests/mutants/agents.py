@@ -292,7 +292,7 @@ BATCHES: Final = (
     Mutant(
         "answer to a run that waits no more",
         "an answer from a batch is given to a run that is at another turn",
-        (Code("holdfast.agents.batches.results:_Case.wanted", "return waits and", "return True or"),),
+        (Code("holdfast.agents.batches.results:_RequestResult.wanted", "return waits and", "return True or"),),
         (
             "agents/test_batches_on_bad_days.py::test_an_answer_that_comes_while_a_person_is_asked_about_the_time_is_accounted[sqlite]",
         ),

@@ -718,7 +718,7 @@ SHORT: Final = (
         "a short write on SQLite does not ask whether another process has its turn",
         (
             Code(
-                "holdfast.kernel.drivers.sqlite_processes:Turns.turn_at_once",
+                "holdfast.kernel.drivers.sqlite_processes:WriterQueue.turn_at_once",
                 "is_ours = is_next and _acquire(self._write, 0)",
                 "is_ours = True",
             ),

@@ -13,7 +13,7 @@ MUTANTS: Final = (
         "a launch that is repeated after a crash starts other machines",
         (
             Code(
-                "holdfast.machines.engine:Playing._launch",
+                "holdfast.machines.engine:MachineAttempt._launch",
                 'checkpoint_name(self._number, "launch")',
                 'checkpoint_name(self._number, f"launch{self._ctx.lease.token}")',
             ),
@@ -26,7 +26,7 @@ MUTANTS: Final = (
         "a checkpoint in several parts is stored before they are",
         (
             Code(
-                "holdfast.machines.engine:Playing._store",
+                "holdfast.machines.engine:MachineAttempt._store",
                 "for name, piece in parts:",
                 "await self._ctx.ledger.store_step(checkpoint_name(self._number), own)\n    for name, piece in parts:",
             ),
@@ -52,7 +52,7 @@ MUTANTS: Final = (
         "an item whose output is stored is done again after a crash",
         (
             Code(
-                "holdfast.machines.engine:Playing._act_for",
+                "holdfast.machines.engine:MachineAttempt._act_for",
                 "stored = await self._ctx.ledger.find_step(step)",
                 "stored = None",
             ),
@@ -65,7 +65,7 @@ MUTANTS: Final = (
         "the outputs of items come in another order than the items",
         (
             Code(
-                "holdfast.machines.engine:Playing._run",
+                "holdfast.machines.engine:MachineAttempt._run",
                 "outputs = [_shown(each) for each in ended]",
                 "outputs = [_shown(each) for each in reversed(ended)]",
             ),
@@ -110,7 +110,7 @@ MUTANTS: Final = (
         "the machines that lost a race run on",
         (
             Code(
-                "holdfast.machines.engine:Playing._settled",
+                "holdfast.machines.engine:MachineAttempt._settled",
                 'await family.cancel_children(self._ctx.database, still_open, f"another',
                 'await family.cancel_children(self._ctx.database, [], f"another',
             ),

@@ -107,7 +107,7 @@ GATEWAY: Final = (
         "a report counts although its lease is over",
         (
             Code("holdfast.resp.jobs:update", "or owned.lease_until <= row.now"),
-            Code("holdfast.resp.commands.leases:_Holding.lease", "or owned.lease_until <= row.now"),
+            Code("holdfast.resp.commands.leases:_NamedLease.lease", "or owned.lease_until <= row.now"),
             Words("standing_leases", "and l.lease_until > holdfast.now_us()"),
         ),
         ("resp/test_lost_jobs.py::test_agx_22_a_report_under_a_lease_that_ran_out_changes_nothing",),
@@ -236,7 +236,7 @@ AGW: Final = (
     Mutant(
         "output without a cap",
         "whatever a tool writes is kept",
-        (Code("holdfast.agw.processes:_Kept.add", "room = self._cap - len(self.data)", "room = 1 << 40"),),
+        (Code("holdfast.agw.processes:_OutputHead.add", "room = self._cap - len(self.data)", "room = 1 << 40"),),
         ("resp/test_plans_run.py::test_agx_34_output_over_the_cap_is_cut_with_a_flag",),
         ("AGX-34",),
     ),

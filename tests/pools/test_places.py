@@ -12,7 +12,7 @@ from holdfast.app import core_of
 from holdfast.errors import PlaceLost
 from holdfast.kernel import pools
 from holdfast.kernel.database import Database
-from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Resized, Serves
+from holdfast.kernel.pools import PoolScope, PoolSnapshot, PoolTerms, ResizePlan, ResizeResult
 from holdfast.pools import PoolStats, WorkerPool
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -21,7 +21,7 @@ from tests.support.apps import eventually, settings_with
 from tests.support.proxy import Proxy
 
 QUICK = {"heartbeat": "100ms", "poll_interval": "50ms", "sweep_interval": "100ms"}
-BOTH = Serves(None, ())
+BOTH = PoolScope(None, ())
 
 
 class Mill:
@@ -43,12 +43,12 @@ class Mill:
         self.database: Database = await core_of(self.hf).opened()
         await self.database.transact(pools.put_pool, "mill", WorkerPool(slots=1).as_json())
 
-    async def resize(self, *, start: int = 0, retire: tuple[int, ...] = (), boot_s: float = 60.0) -> Resized:
+    async def resize(self, *, start: int = 0, retire: tuple[int, ...] = (), boot_s: float = 60.0) -> ResizeResult:
         terms = PoolTerms("mill", 1, round(boot_s * 1e6), 0, 0)
         ids = [f"place-{number}" for number in range(start)]
 
-        def judge(_: PoolSight) -> Resize:
-            return Resize(start, retire)
+        def judge(_: PoolSnapshot) -> ResizePlan:
+            return ResizePlan(start, retire)
 
         resized = await self.database.transact(pools.resize, terms, serves=BOTH, judge=judge, ids=ids)
         assert resized is not None

@@ -10,10 +10,10 @@ from holdfast import Holdfast, Queue
 from holdfast.app import core_of
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import pools
-from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Serves
+from holdfast.kernel.pools import PoolScope, PoolSnapshot, PoolTerms, ResizePlan
 from holdfast.kernel.workers import list_routes
 from holdfast.pools import Exit, Place, PoolStats, StartedWorker, WorkerPool
-from holdfast.pools.keeper import Keeper, Kept
+from holdfast.pools.keeper import Keeper, KeptPool
 from tests.conftest import Place as Where
 from tests.support.apps import eventually, settings_with
 from tests.support.commands import holdfast
@@ -185,7 +185,7 @@ async def test_a_keeper_looks_only_for_work_of_its_own(place: Where) -> None:
     database = await core.opened()
     routes = {route.queue: route.id for route in await database.transact(list_routes, since=0)}
     policy = WorkerPool(min=0, max=1, slots=1, queues=("render",))
-    kept = Kept("mill", policy, lambda policy: Serves(policy.queues, ("job:wait", "job:other")))
+    kept = KeptPool("mill", policy, lambda policy: PoolScope(policy.queues, ("job:wait", "job:other")))
     keeper = Keeper(kept, database, core.settings, core.ports, launcher)
 
     def wakes(note: str) -> bool:
@@ -213,12 +213,12 @@ async def test_deciders_take_turns(place: Where) -> None:
     database = await core_of(gate.hf).opened()
     terms = PoolTerms("mill", 1, 60_000_000, 0, 0)
 
-    def wants_two(sight: PoolSight) -> Resize:
-        return Resize(2 - len(sight.workers), ())
+    def wants_two(sight: PoolSnapshot) -> ResizePlan:
+        return ResizePlan(2 - len(sight.workers), ())
 
     async def decide(first: str) -> list[str]:
         ids = [f"{first}1", f"{first}2"]
-        done = await database.transact(pools.resize, terms, serves=Serves(None, ()), judge=wants_two, ids=ids)
+        done = await database.transact(pools.resize, terms, serves=PoolScope(None, ()), judge=wants_two, ids=ids)
         return [] if done is None else list(done.started)
 
     await database.transact(pools.put_pool, "mill", WorkerPool().as_json())

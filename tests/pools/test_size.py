@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadSetting, UsageError
 from holdfast.kernel.broker_rows import WorkerRow
-from holdfast.kernel.pools import PoolSight
+from holdfast.kernel.pools import PoolSnapshot
 from holdfast.kernel.rows import PastWorker
 from holdfast.pools.size import WorkerPool, busy_workers, desired_workers, judge, policy_of, trouble_of
 
@@ -34,8 +34,8 @@ def past(
     )
 
 
-def sight(pending: int, *workers: WorkerRow, past: tuple[PastWorker, ...] = ()) -> PoolSight:
-    return PoolSight(pending, workers, past)
+def sight(pending: int, *workers: WorkerRow, past: tuple[PastWorker, ...] = ()) -> PoolSnapshot:
+    return PoolSnapshot(pending, workers, past)
 
 
 def pool(**options: Any) -> WorkerPool:

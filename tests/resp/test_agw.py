@@ -26,7 +26,7 @@ from holdfast.agw.execution import TEXT_TOOLS, UnixTools, find_text_tools, find_
 from holdfast.agw.link import GatewayAddress
 from holdfast.agw.processes import ProcessLimits
 from holdfast.agw.worker import AgwWorker, WorkerOptions, pause_with_jitter
-from holdfast.brokers.waiters import Takes
+from holdfast.brokers.waiters import BrokerScope
 from holdfast.clock import Ports, SystemClock
 from holdfast.errors import UsageError
 from holdfast.kernel.routes import ANY_JOB
@@ -399,7 +399,7 @@ async def test_what_has_no_plan_is_left_to_others(server: RespServer, connect: C
 async def test_odd_jobs_of_a_gateway_that_gives_out_anything_do_not_end_the_worker(
     server: RespServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(workers, "takes", lambda queue, able: Takes((queue,), frozenset({*able, ANY_JOB})))
+    monkeypatch.setattr(workers, "takes", lambda queue, able: BrokerScope((queue,), frozenset({*able, ANY_JOB})))
     submitter = await connect("submitter")
     await submitter("LPUSH", "queue:ready", "hello", "[1]")
     kind = await submitter.text("JOB.ENQUEUE", "ready", "mail.send", "{}")

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from holdfast.agw import processes
-from holdfast.agw.processes import ProcessLimits, Ran, ToolCall, run_tool
+from holdfast.agw.processes import ProcessLimits, ToolCall, ToolExit, run_tool
 from holdfast.clock import SystemClock
 from tests.support.commands import environment, holdfast, python
 
@@ -45,7 +45,7 @@ def tell(request: pytest.FixtureRequest, why: str) -> None:
     print(line, file=sys.__stderr__) if reporter is None else reporter.write_line(line)
 
 
-async def ran(*command: str, limits: ProcessLimits | None = None) -> Ran:
+async def ran(*command: str, limits: ProcessLimits | None = None) -> ToolExit:
     path = shutil.which(command[0])
     assert path is not None
     with TemporaryDirectory(prefix="holdfast-agw-") as folder:

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.agw.link import GatewayAddress, Link
 from holdfast.app import core_of
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from holdfast.resp.client import KeyPrincipal, digest_of
 from holdfast.resp.plans import kernel_id
 from tests.resp.conftest import KEYS as KEYS_OF_WORKERS
@@ -65,7 +65,7 @@ async def test_an_action_goes_when_retention_has_removed_the_last_of_its_jobs(ma
     jobs = {id: json.loads(await client.text("ACTION.GET", id))["jobs"] for id in ("first", "second")}
     for job in (*jobs["first"], jobs["second"][0]):
         await hf.jobs[str(kernel_id(job["job_id"]))].cancel()
-    pruner = Pruner(core_of(hf).runtime().database, Keep(0, 0, firm=True))
+    pruner = Pruner(core_of(hf).runtime().database, KeepRule(0, 0, firm=True))
     assert sum([removed async for removed in pruner.thoroughly()]) == 3
 
     async def is_gone() -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agw.execution import REPORTED, Executed, UnixTools, execute, find_tools, read_card
+from holdfast.agw.execution import REPORTED, PlanResult, UnixTools, execute, find_tools, read_card
 from holdfast.agw.processes import ProcessLimits
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
@@ -27,7 +27,7 @@ def plan(*tasks: dict[str, Any]) -> UnixPlan:
     return read_plan({"plan_id": "p", "tasks": numbered})
 
 
-async def ran(plan: UnixPlan, input: object = None, limits: ProcessLimits | None = None) -> Executed:
+async def ran(plan: UnixPlan, input: object = None, limits: ProcessLimits | None = None) -> PlanResult:
     return await execute(plan, input, UnixTools(find_tools(TOOLS)), limits or ProcessLimits(), SystemClock())
 
 

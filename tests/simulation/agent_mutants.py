@@ -18,7 +18,7 @@ from holdfast.agents.runs.turn import Answer, CommitResult, CommittedTurn, Play
 from holdfast.agents.statements import CallsSql, EventsSql, RunsSql
 from holdfast.app import core_of
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.rows import Ended, Lease, Moved
+from holdfast.kernel.rows import EndedLease, Lease, MovedJob
 from holdfast.kernel.statements import WaitingSql
 from holdfast.kernel.waiting import park
 from holdfast.workers.context import JobContext
@@ -82,7 +82,7 @@ def _with_once_repeated(world: AgentWorld) -> Commit:
 class Careless(AgentJobs):
     """Ends a run whose job has ended, and leaves its calls as they are."""
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         changes = Changes()
         seqs = [job.seq for job in jobs if job.kind.startswith("agent:")]
         for run in await tx.many(RunsSql.open_runs, jobs=seqs):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from holdfast.brokers.hub import Hub, KeptLease, Key
-from holdfast.brokers.waiters import Takes
+from holdfast.brokers.waiters import BrokerScope
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import LeaseLost, Unavailable
@@ -42,7 +42,7 @@ class SimBroker:
     who: Registration
     renews: bool
     ttl_us: int
-    takes: Takes
+    takes: BrokerScope
     seq: int = 0
     draining: bool = False
     idle_from: float | None = None
@@ -84,7 +84,7 @@ class BrokerProcess(Process):
     def _broker(self, number: int) -> SimBroker:
         who = Registration("", new_id(self.ports), f"{self.name}.{number}", "", 0, "", (f"job:{ERRAND}",), None, 2)
         ttl_us = microseconds(self._options.settings.lease_ttl)
-        return SimBroker(who, number > 0, ttl_us, Takes(None, frozenset(who.capabilities)))
+        return SimBroker(who, number > 0, ttl_us, BrokerScope(None, frozenset(who.capabilities)))
 
     async def _work(self, hub: Hub, broker: SimBroker) -> None:
         while not broker.draining:

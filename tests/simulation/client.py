@@ -13,7 +13,7 @@ from holdfast.client.intake import Runtime
 from holdfast.client.jobs import Job
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, IdempotencyConflict, NotFound, Unavailable
-from holdfast.kernel.waiting import Taken, take_signal
+from holdfast.kernel.waiting import TakenSignal, take_signal
 from tests.simulation.audit import Violation
 from tests.simulation.store import Store
 from tests.simulation.swarm import Options
@@ -71,7 +71,12 @@ class Client:
 
     def overhear(self, operation: Callable[..., Any], args: Any, answer: Any) -> None:
         """Now and then send a signal, or cancel, just when someone found no signal and is about to wait for it."""
-        if operation is take_signal and isinstance(answer, Taken) and answer.payload is None and not self._store.healed:
+        if (
+            operation is take_signal
+            and isinstance(answer, TakenSignal)
+            and answer.payload is None
+            and not self._store.healed
+        ):
             lease, channel, load = args[0], args[1], self._options.load
             if channel != NEVER and self._chance.random() < load.signal:
                 self.node.spawn(self._quietly(self._signal(channel)))

@@ -12,10 +12,10 @@ from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from holdfast.kernel.claim import Look, looked_note, tell_look
+from holdfast.kernel.claim import SharedLook, looked_note, tell_look
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.duties import LOOK, Cleaned, Marks, clean_up, remove_old
+from holdfast.kernel.duties import LOOK, CleanupMarks, CleanupStep, clean_up, remove_old
 from holdfast.kernel.families import settle
 from holdfast.kernel.leases import (
     ERRORS,
@@ -26,7 +26,7 @@ from holdfast.kernel.leases import (
     expire,
     renew,
 )
-from holdfast.kernel.rows import Ended, Ending, Held, Kin, Moved, Sight, Term
+from holdfast.kernel.rows import ChildRef, EndedLease, Ending, LeaseRef, MovedJob, Observation, Term
 from holdfast.kernel.sql import Statement
 from holdfast.kernel.statements import EnqueueSql, JobsSql, LanesSql, LeasesSql, WaitingSql
 from holdfast.kernel.states import TERMINAL
@@ -88,36 +88,36 @@ def together(*plants: Plant) -> Plant:
     return plant
 
 
-async def _look_for_nothing(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
-    sight: Sight = await look(tx, worker, routes)
+async def _look_for_nothing(tx: Transaction, worker: int, routes: Sequence[int]) -> Observation:
+    sight: Observation = await look(tx, worker, routes)
     return sight._replace(pending=False)
 
 
-async def _tell_of_nothing(tx: Transaction, seen: Look) -> None:
+async def _tell_of_nothing(tx: Transaction, seen: SharedLook) -> None:
     await tx.hint(looked_note(seen, []))
 
 
 async def _beat_for_all_it_owns(
-    tx: Any, worker: int, active: int, held: Sequence[Held], *, me: OwnRow, **limits: Any
+    tx: Any, worker: int, active: int, held: Sequence[LeaseRef], *, me: OwnRow, **limits: Any
 ) -> Beat:
     answer: Beat = await beat(tx, worker, active, held, me=me, **limits)
     rows = tx.execute("select seq, worker, epoch, token from lease where worker = :w", {"w": worker})
-    await renew(tx, [Held(*row) for row in rows], ttl_us=limits["ttl_us"], ceiling_us=limits["ceiling_us"])
+    await renew(tx, [LeaseRef(*row) for row in rows], ttl_us=limits["ttl_us"], ceiling_us=limits["ceiling_us"])
     return answer
 
 
 async def _clean_up_anyway(
     tx: Transaction, term: Term, worker: int, *, key_age_us: int, worker_age_us: int, **_: Any
-) -> Cleaned:
+) -> CleanupStep:
     ages = {"key_age_us": key_age_us, "worker_age_us": worker_age_us}
-    return await remove_old(tx, Marks(), signal_age_us=None, look=LOOK, **ages)
+    return await remove_old(tx, CleanupMarks(), signal_age_us=None, look=LOOK, **ages)
 
 
 def _settle_later(world: World) -> None:
     store = world.store
 
-    async def end_alone(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
-        ended: list[Ended] = await complete(tx, endings)
+    async def end_alone(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[EndedLease]:
+        ended: list[EndedLease] = await complete(tx, endings)
         moved = [job for job in ended if job.state in TERMINAL]
         later = partial(store.execute, world.client, settle, (moved,), {}, again=False)
         store.loop.call_later(0.01, later, context=store.context)
@@ -126,8 +126,8 @@ def _settle_later(world: World) -> None:
     store.replaced[complete_and_settle] = end_alone
 
 
-async def _end_anyway(tx: Any, endings: Sequence[Ending]) -> list[Ended]:
-    ended: list[Ended] = await complete(tx, endings)
+async def _end_anyway(tx: Any, endings: Sequence[Ending]) -> list[EndedLease]:
+    ended: list[EndedLease] = await complete(tx, endings)
     held = {job.seq for job in ended}
     for late in (ending for ending in endings if ending.seq not in held):
         ((attempts, rescues),) = tx.execute(f"select attempts, rescues from job_now where seq = {late.seq}", {})
@@ -142,7 +142,7 @@ async def _end_anyway(tx: Any, endings: Sequence[Ending]) -> list[Ended]:
     return ended
 
 
-async def _end_and_settle_anyway(tx: Any, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+async def _end_and_settle_anyway(tx: Any, endings: Sequence[Ending], parents: Sequence[int]) -> list[EndedLease]:
     ended = await _end_anyway(tx, endings)
     await settle(tx, ended)
     return ended
@@ -169,13 +169,13 @@ class TwoSteps:
         return await self._database.transact(_take, found, kwargs["backoff_us"], kwargs["chance"]) if found else []
 
 
-async def _find_lapsed(tx: Transaction, limit: int) -> list[Kin]:
+async def _find_lapsed(tx: Transaction, limit: int) -> list[ChildRef]:
     return await tx.many(LeasesSql.find_lapsed, gone=[], until=FOREVER, limit=limit)
 
 
-async def _take(tx: Any, found: Sequence[Kin], backoff_us: int, chance: Random) -> list[Moved]:
+async def _take(tx: Any, found: Sequence[ChildRef], backoff_us: int, chance: Random) -> list[MovedJob]:
     seqs = [job.seq for job in found]
-    moved: list[Moved] = await tx.many(
+    moved: list[MovedJob] = await tx.many(
         LeasesSql.expire,
         seqs=seqs,
         gone=[],

@@ -9,7 +9,7 @@ from holdfast.errors import DuplicateWorker, IdempotencyConflict, LeaseLost
 from holdfast.kernel import duties, waiting, workers
 from holdfast.kernel.cancel import cancel_family
 from holdfast.kernel.complete import complete, complete_and_settle, repeated
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_children, submit
+from holdfast.kernel.enqueue import AcceptedJob, enqueue, enqueue_children, submit
 from holdfast.kernel.states import State
 from tests.simulation.audit import Audit
 from tests.simulation.rare import Rare
@@ -127,7 +127,7 @@ class Observer:
             if repeated_in_vain and answer == 0:
                 hit("commit-unknown enqueue repeated")
         elif operation is submit:
-            if isinstance(answer, Accepted) and not answer.fresh:
+            if isinstance(answer, AcceptedJob) and not answer.fresh:
                 hit("key names the same job")
         elif operation is waiting.list_steps:
             if answer:

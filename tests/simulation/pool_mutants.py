@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from holdfast.kernel import pools
 from holdfast.kernel.database import Transaction
-from holdfast.kernel.pools import PoolTerms, Resized
+from holdfast.kernel.pools import PoolTerms, ResizeResult
 from holdfast.workers.worker import Worker
 from tests.simulation.mutants import Mutant, Plant, replace
 from tests.simulation.pools import PoolWorker, PoolWorld
 from tests.simulation.world import World
 
 
-async def _resize_by_an_earlier_look(tx: Transaction, terms: PoolTerms, *, ids: list[str], **_: Any) -> Resized:
+async def _resize_by_an_earlier_look(tx: Transaction, terms: PoolTerms, *, ids: list[str], **_: Any) -> ResizeResult:
     """What the keeper saw before, which another keeper has seen too."""
-    return Resized(await pools._open(tx, terms, ids), ())
+    return ResizeResult(await pools._open(tx, terms, ids), ())
 
 
 class ForgetsToDrain(PoolWorker):

@@ -10,8 +10,8 @@ from typing import Any
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
 from holdfast.kernel import pools
-from holdfast.kernel.pools import Serves
-from holdfast.pools.keeper import Keeper, Kept
+from holdfast.kernel.pools import PoolScope
+from holdfast.pools.keeper import Keeper, KeptPool
 from holdfast.pools.launchers import Exit, Place, StartedWorker
 from holdfast.pools.size import WorkerPool
 from holdfast.workers.claims import Claimed
@@ -106,7 +106,7 @@ class KeeperProcess(Process):
         ports = self.ports = Ports(clock=self.node.clock, random=self._chance)
         database = SimDatabase(self._store, self, self.node.clock)
         offers = self._keepers.registry.capabilities()
-        keeper = Keeper(Kept(MILL, POLICY, lambda _: Serves(None, offers)), database, settings, ports, self)
+        keeper = Keeper(KeptPool(MILL, POLICY, lambda _: PoolScope(None, offers)), database, settings, ports, self)
         try:
             await database.transact(pools.put_pool, MILL, POLICY.as_json())
             await keeper.run()

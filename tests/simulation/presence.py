@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreUnavailable
-from holdfast.kernel.database import unheeded
+from holdfast.kernel.database import ignore_change
 
 if TYPE_CHECKING:
     from tests.simulation.store import Caller, Store
@@ -60,7 +60,7 @@ class SimPresence:
         self._store = store
         self._caller = caller
 
-    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = ignore_change) -> bool:
         self._require_store()
         if self._store.signs.shown:
             self._store.signs.show(worker, self._caller)

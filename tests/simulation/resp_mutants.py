@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from holdfast.kernel.brokers import ClaimNotes
 from holdfast.kernel.database import Transaction
-from holdfast.resp.endings import Popped
+from holdfast.resp.endings import PoppedJob
 from holdfast.resp.jobs import Reporter, update
-from holdfast.resp.pops import ClaimAsk, Claimed, claim_asked, claim_at_once
+from holdfast.resp.pops import Claimed, ClaimRequest, claim_asked, claim_at_once
 from holdfast.resp.workers import give_up_silent
 from tests.simulation.mutants import Mutant, replace
 from tests.simulation.world import World
@@ -28,16 +28,18 @@ def _plant_pop_without_lease(world: World) -> None:
     replace(give_up_silent, _leave_them)(world)
 
 
-async def _take_out(tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes, *, ttl_us: int) -> Claimed:
+async def _take_out(tx: Transaction, asks: Sequence[ClaimRequest], notes: ClaimNotes, *, ttl_us: int) -> Claimed:
     """The job has left its queue, and no lease brings it back."""
     return await claim_asked(tx, asks, notes, ttl_us=HALF_A_DAY_US)
 
 
-async def _take_out_at_once(tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes, *, ttl_us: int) -> Claimed:
+async def _take_out_at_once(
+    tx: Transaction, asks: Sequence[ClaimRequest], notes: ClaimNotes, *, ttl_us: int
+) -> Claimed:
     return await claim_at_once(tx, asks, notes, ttl_us=HALF_A_DAY_US)
 
 
-async def _believe(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Popped | None:
+async def _believe(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> PoppedJob | None:
     named = body.get("worker_id")
     return await update(tx, who if named is None else who._replace(worker=named, epoch=None), public, body)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel import migrate
-from holdfast.kernel.claim import MOST_ROUTES, Look, claim, looked_note, read_note, tell_look
+from holdfast.kernel.claim import MOST_ROUTES, SharedLook, claim, looked_note, read_note, tell_look
 from holdfast.kernel.database import CROWD, Transaction
 from holdfast.kernel.duties import SCHEDULES
 from holdfast.kernel.enqueue import enqueue
@@ -393,7 +393,7 @@ def test_who_is_missed_is_forgotten_once_it_is_given_up_also_when_the_crowd_beco
 # A planted bug: it breaks the promise, and a scene like those above notices.
 
 
-async def _tell_of_no_routes(tx: Transaction, seen: Look) -> None:
+async def _tell_of_no_routes(tx: Transaction, seen: SharedLook) -> None:
     await tx.hint(looked_note(seen, []))
 
 

@@ -53,7 +53,7 @@ def _draw_launch_ids_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _run_the_last_state_again(patch: pytest.MonkeyPatch) -> None:
-    real = engine.Playing._load
+    real = engine.MachineAttempt._load
 
     async def forgetful(self: Any) -> Any:
         before, place = None, await real(self)
@@ -65,15 +65,15 @@ def _run_the_last_state_again(patch: pytest.MonkeyPatch) -> None:
             before = family.replayed(before, codec.decode(stored))
         return before
 
-    patch.setattr(engine.Playing, "_load", forgetful)
+    patch.setattr(engine.MachineAttempt, "_load", forgetful)
 
 
 def _take_signals_outside_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    async def take_signal(tx: Any, lease: Any, channel: str, step: str) -> waiting.Taken:
+    async def take_signal(tx: Any, lease: Any, channel: str, step: str) -> waiting.TakenSignal:
         await waiting.lock_channel(tx, channel)
         fence = await hold(tx, lease)
         taken = await tx.one(WaitingSql.take_signal, channel=channel)
-        return waiting.Taken(None if taken is None else taken.payload, fence.now)
+        return waiting.TakenSignal(None if taken is None else taken.payload, fence.now)
 
     patch.setattr(waiting, "take_signal", take_signal)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreUnavailable
-from holdfast.kernel.database import Blocking, Guard, Operation, Presence, StoredSchema
+from holdfast.kernel.database import BlockingStore, Guard, Operation, Presence, StoredSchema
 from holdfast.kernel.sql import Dialect
 from tests.simulation.presence import SimPresence
 from tests.simulation.store import Caller, Ear, Store
@@ -71,7 +71,7 @@ class SimDatabase:
             await self._clock.sleep(pause * (0.5 + self._store.chance.random()))
             pause, again = min(pause * 2, 5.0), True
 
-    def blocking(self) -> Blocking:
+    def blocking(self) -> BlockingStore:
         raise NotImplementedError("a simulated process has no threads")
 
     async def listen(self, heard: Callable[[str], None]) -> None:

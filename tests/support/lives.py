@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.agents.batches.results import Collector, apply
-from holdfast.agents.batches.steps import Gathering, add_requests, defer
+from holdfast.agents.batches.steps import BatchDestination, add_requests, defer
 from holdfast.agents.definition import AgentSpec, ToolSpec
 from holdfast.agents.money.cost import Spent
 from holdfast.agents.people.records import InquiryRow
@@ -134,8 +134,8 @@ class OneRun:
         found: list[Lease] = await self.do(claim, self.worker, routes, 9, TTL_US)
         return found
 
-    def where(self) -> Gathering:
-        return Gathering("lane", "scripted:", "key", new_id(self.store.ports), 0)
+    def where(self) -> BatchDestination:
+        return BatchDestination("lane", "scripted:", "key", new_id(self.store.ports), 0)
 
     async def open_batch(self, *, waits: bool) -> None:
         """A batch with the turn's request, and the lease of its job; the run waits for it, or does not."""

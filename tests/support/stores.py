@@ -30,7 +30,7 @@ from holdfast.kernel.leases import expire
 from holdfast.kernel.queries import find_job, list_attempts
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import AttemptRow, Ended, Ending, JobRow, Lease, Lost, NewJob
+from holdfast.kernel.rows import AttemptRow, EndedLease, Ending, JobRow, Lease, LostJob, NewJob
 from holdfast.kernel.sql import in_schema
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration, lose_workers, register
@@ -161,16 +161,16 @@ class Store:
         caps = {"result_cap": self.settings.result_cap, "error_cap": self.settings.error_cap}
         return ending(lease, outcome, policy=policy, chance=self.ports.random, **caps)
 
-    async def end(self, lease: Lease, outcome: Ends, policy: RetryPolicy = NO_JITTER) -> list[Ended]:
+    async def end(self, lease: Lease, outcome: Ends, policy: RetryPolicy = NO_JITTER) -> list[EndedLease]:
         """End an attempt as its worker would; an empty answer means that the lease was lost."""
         return await self.complete(lease, self.ending(lease, outcome, policy))
 
-    async def complete(self, lease: Lease, ending: Ending) -> list[Ended]:
+    async def complete(self, lease: Lease, ending: Ending) -> list[EndedLease]:
         if lease.parent is None:
             return await self.do(complete, [ending])
         return await self.do(complete_and_settle, [ending], [lease.parent])
 
-    async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[Lost]:
+    async def expire(self, *, gone: Iterable[int] = (), limit: int = 100) -> list[LostJob]:
         """Give up the workers that are `gone`, then take back what they held and what lapsed."""
         if gone := list(gone):
             await self.do(lose_workers, gone=gone, reason="gone")

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.clock import Ports
-from holdfast.kernel.claim import Look, heads, looked_note
+from holdfast.kernel.claim import SharedLook, heads, looked_note
 from holdfast.kernel.rows import Route
 from holdfast.settings import Settings
-from holdfast.workers.claims import MOST_HOT, Claiming, Routing
+from holdfast.workers.claims import MOST_HOT, ClaimLoop, RouteTable
 
 JOBS, TOOLS = 1, 2  # a route of each line
 POLL = Settings().poll_interval.total_seconds()
@@ -51,11 +51,11 @@ class Claimer:
         self.slots = {"jobs": 1, "tools": 1}
         self.probes = 0
         self.claimed: Counter[int] = Counter()
-        self.routing = Routing(None, ["a", "b"], lambda capabilities: "tools" if "b" in capabilities else "jobs")
+        self.routing = RouteTable(None, ["a", "b"], lambda capabilities: "tools" if "b" in capabilities else "jobs")
         self.routing.learn([route(JOBS, "a"), route(TOOLS, "b")])
         fake: Any = self
         ports = Ports(self.clock, Random(1))
-        self.claims = Claiming(fake, ports, Settings(), self.routing, fake)
+        self.claims = ClaimLoop(fake, ports, Settings(), self.routing, fake)
 
     async def transact(self, operation: Any, *args: Any) -> Any:
         if operation is heads:
@@ -126,7 +126,7 @@ async def test_a_note_of_a_look_does_not_change_the_order_of_the_hot_routes(tmp_
     routing.cool(best_first)
     hot = routing.hot
     assert hot == best_first[:MOST_HOT]
-    worker._hints.take(looked_note(Look(1, leased=True), ids))
+    worker._hints.take(looked_note(SharedLook(1, leased=True), ids))
     assert routing.hot == hot
     assert worker._work.is_set(), "it asks which are the best now"
 
@@ -135,6 +135,6 @@ async def test_where_nothing_is_hot_a_note_of_a_look_says_what_to_claim(tmp_path
     worker = core_of(Holdfast(f"sqlite:///{tmp_path}/unused.db", embedded=False)).make_worker(None)
     worker._routing.offer(["a"])
     worker._routing.learn([route(JOBS, "a"), route(TOOLS, "b")])
-    worker._hints.take(looked_note(Look(1, leased=False), [JOBS, TOOLS]))
+    worker._hints.take(looked_note(SharedLook(1, leased=False), [JOBS, TOOLS]))
     assert worker._routing.hot == [JOBS]
     assert worker._work.is_set()

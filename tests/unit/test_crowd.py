@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from holdfast.clock import Ports
-from holdfast.kernel.claim import MOST_ROUTES, Look, looked_note, read_note
+from holdfast.kernel.claim import MOST_ROUTES, SharedLook, looked_note, read_note
 from holdfast.kernel.database import merged
 from holdfast.settings import Settings
 from holdfast.workers.poll import Crowd
@@ -39,11 +39,11 @@ class Member:
         self.look(alone=alone, due=due, latest=latest)
 
     def look(self, *, alone: bool = False, due: float | None = None, latest: float = 60.0) -> None:
-        self.crowd.looked(self.clock.now, self.store_time(self.clock.now), telling=False)
+        self.crowd.looked(self.clock.now, self.store_time(self.clock.now), speaking=False)
         self.crowd.rest(1.0, due=due, latest=latest, alone=alone)
 
     def hear(self, made_at: float, *, leased: bool = False, many: bool = False) -> bool:
-        return self.crowd.heard([Look(self.store_time(made_at), leased)], many=many)
+        return self.crowd.heard([SharedLook(self.store_time(made_at), leased)], many=many)
 
     @property
     def next(self) -> float:
@@ -162,7 +162,7 @@ def test_somebody_tells_where_hints_never_end() -> None:
     assert member.crowd.may_speak(1.5, hinted=True)
     assert 0 < sum(Member(seed=seed).crowd.may_speak(1.1, hinted=True) for seed in range(100)) < 40, "not all at once"
     member.clock.now = 1.5
-    member.crowd.looked(1.5, member.store_time(1.5), telling=True)
+    member.crowd.looked(1.5, member.store_time(1.5), speaking=True)
     assert not member.crowd.may_speak(1.9, hinted=False)
 
 
@@ -193,16 +193,16 @@ def test_who_comes_does_not_speak_at_once() -> None:
 
 
 def test_a_note_says_who_looked_when_and_what_was_found() -> None:
-    subject, _, names = looked_note(Look(123, True), [7, 5]).partition(" ")
-    assert (subject, read_note(names)) == ("looked", ([Look(123, True)], [7, 5], False))
-    assert read_note(looked_note(Look(5, False), None).partition(" ")[2]) == ([Look(5, False)], [], True)
-    assert read_note(looked_note(Look(5, False), []).partition(" ")[2]) == ([Look(5, False)], [], False)
+    subject, _, names = looked_note(SharedLook(123, True), [7, 5]).partition(" ")
+    assert (subject, read_note(names)) == ("looked", ([SharedLook(123, True)], [7, 5], False))
+    assert read_note(looked_note(SharedLook(5, False), None).partition(" ")[2]) == ([SharedLook(5, False)], [], True)
+    assert read_note(looked_note(SharedLook(5, False), []).partition(" ")[2]) == ([SharedLook(5, False)], [], False)
 
 
 def test_notes_of_several_looks_are_told_together() -> None:
-    (note,) = merged([looked_note(Look(10, False), [1]), looked_note(Look(12, True), [2]), "route 3"])[:1]
+    (note,) = merged([looked_note(SharedLook(10, False), [1]), looked_note(SharedLook(12, True), [2]), "route 3"])[:1]
     looks, routes, many = read_note(note.partition(" ")[2])
-    assert (sorted(looks), sorted(routes), many) == ([Look(10, False), Look(12, True)], [1, 2], False)
+    assert (sorted(looks), sorted(routes), many) == ([SharedLook(10, False), SharedLook(12, True)], [1, 2], False)
 
 
 @pytest.mark.parametrize("names", ["", ":", "x:1", "many:", "5:1:2", "-3", "é:0"])
@@ -213,4 +213,4 @@ def test_what_is_not_understood_is_left_out(names: str) -> None:
 
 def test_as_many_routes_as_are_told_fit_into_one_note_of_postgresql() -> None:
     longest = range(2**63 - MOST_ROUTES, 2**63)
-    assert len(merged([looked_note(Look(STORE, leased=True), longest)])) == 1
+    assert len(merged([looked_note(SharedLook(STORE, leased=True), longest)])) == 1

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 
 from holdfast.cli.tables import (
     Column,
-    Either,
-    TableLook,
+    DualCell,
+    TableStyle,
     cell_text,
     fitted,
     heading,
@@ -37,7 +37,7 @@ ID = "01a1e53e-a4bd-74b2-ae80-18d0366914e2"
 
 
 def lines(*cells: object, width: int = 80, columns: tuple[Column, ...] = COLUMNS, wide: bool = False) -> list[str]:
-    look = TableLook(terminal=True, wide=wide, width=width, now=NOW, ids={"job": 8})
+    look = TableStyle(terminal=True, wide=wide, width=width, now=NOW, ids={"job": 8})
     texts = [[cell_text(column, cell, look) for column, cell in zip(columns, cells, strict=True)]]
     return [line.plain for line in styled_lines(columns, texts, look)]
 
@@ -66,7 +66,7 @@ JOBS = (
 
 
 def jobs(width: int, *rows: tuple[str, ...], wide: bool = False) -> list[str]:
-    return [line.plain for line in styled_lines(JOBS, rows, TableLook(terminal=True, wide=wide, width=width))]
+    return [line.plain for line in styled_lines(JOBS, rows, TableStyle(terminal=True, wide=wide, width=width))]
 
 
 def test_what_says_nothing_goes_first_and_the_function_stays() -> None:
@@ -107,7 +107,7 @@ def test_a_long_text_is_cut_and_the_id_is_not() -> None:
     st.integers(min_value=12, max_value=130),
 )
 def test_nothing_is_wider_than_the_terminal(rows: list[tuple[str, ...]], width: int) -> None:
-    look = TableLook(terminal=True, width=width, now=NOW)
+    look = TableStyle(terminal=True, width=width, now=NOW)
     texts = [[cell_text(column, cell, look) for column, cell in zip(COLUMNS, row, strict=True)] for row in rows]
     for line in styled_lines(COLUMNS, texts, look):
         assert cell_len(line.plain) <= width
@@ -124,14 +124,14 @@ def test_what_is_left_makes_texts_whole() -> None:
 def test_money_has_its_points_below_each_other() -> None:
     columns = (Column("USD", "money"),)
     texts = [["25"], ["0.001219"], ["400.5"]]
-    shown = [line.plain for line in styled_lines(columns, texts, TableLook(terminal=True))]
+    shown = [line.plain for line in styled_lines(columns, texts, TableStyle(terminal=True))]
     assert shown == ["       USD", " 25", "  0.001219", "400.5"]
 
 
 def test_a_heading_keeps_the_end_of_a_long_name() -> None:
-    look = TableLook(terminal=True, width=30, database="sqlite /a/very/long/path/to/the/shop.db")
+    look = TableStyle(terminal=True, width=30, database="sqlite /a/very/long/path/to/the/shop.db")
     assert heading("jobs", look) == "jobs in …g/path/to/the/shop.db"
-    assert heading("jobs", TableLook()) == "jobs"
+    assert heading("jobs", TableStyle()) == "jobs"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_times_are_told_from_now(ago: int, said: str) -> None:
 
 
 def test_a_time_that_is_to_come_is_due_when_it_has_passed() -> None:
-    column, look = Column("NEXT", "time", late="due"), TableLook(terminal=True, now=NOW)
+    column, look = Column("NEXT", "time", late="due"), TableStyle(terminal=True, now=NOW)
     assert cell_text(column, moment(NOW - 11_000_000), look) == "due"
     assert cell_text(column, moment(NOW + 11_000_000), look) == "in 11 s"
 
@@ -168,18 +168,18 @@ def test_a_time_that_is_to_come_is_due_when_it_has_passed() -> None:
     ],
 )
 def test_text_cannot_command_the_terminal(text: str, shown: str) -> None:
-    assert cell_text(Column("NOTE"), text, TableLook()) == shown
+    assert cell_text(Column("NOTE"), text, TableStyle()) == shown
 
 
 def test_markup_in_data_is_only_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    print_table([Column("NOTE")], [["[bold]:smile: [link=x]y"]], TableLook(terminal=True), empty="")
+    print_table([Column("NOTE")], [["[bold]:smile: [link=x]y"]], TableStyle(terminal=True), empty="")
     assert capsys.readouterr().out.splitlines()[1] == "[bold]:smile: [link=x]y"
 
 
 def test_a_pipe_gets_everything_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
     row = (ID, "日本" * 40, "failed", None, "0.25", moment(NOW))
-    print_table(COLUMNS, [row, (ID, "b", "failed", Either("five", [5]), "1", None)], TableLook(), empty="")
+    print_table(COLUMNS, [row, (ID, "b", "failed", DualCell("five", [5]), "1", None)], TableStyle(), empty="")
     heading, first, second = capsys.readouterr().out.splitlines()
     assert heading.split() == [column.title for column in COLUMNS]
     assert first.split() == [ID, "日本" * 40, "failed", "-", "0.25", "2027-01-15T08:00:00.000Z"]

@@ -10,7 +10,7 @@ from holdfast.agents.listing_rows import AgentActivity, OpenInquiries
 from holdfast.agents.rows import ClosedLane
 from holdfast.agents.values import closed_lane_of
 from holdfast.cli.tables import ASCII, Cell, ansi, bar, clip, fit, spark, text, width_of
-from holdfast.cli.top import PANELS, FrameLook, StoreSample, _as_dict, frame, plain_frame, pressed
+from holdfast.cli.top import PANELS, FrameView, StoreSample, _as_dict, frame, plain_frame, pressed
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.flow_rows import LaneRow, QueueRow
 from holdfast.kernel.ids import JobId
@@ -56,19 +56,19 @@ def sample(**changes: object) -> StoreSample:
     return StoreSample(**{**made, **changes})  # type: ignore[arg-type]
 
 
-def shown(given: StoreSample, look: FrameLook) -> list[str]:
+def shown(given: StoreSample, look: FrameView) -> list[str]:
     return [text(line) for line in frame(given, look)]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (40, 10), (20, 5), (500, 100)])
 def test_a_frame_fills_the_terminal_and_no_more(size: tuple[int, int]) -> None:
-    lines = frame(sample(), FrameLook(*size))
+    lines = frame(sample(), FrameView(*size))
     assert len(lines) == size[1]
     assert all(sum(width_of(span.text) for span in line) <= size[0] for line in lines)
 
 
 def test_a_small_terminal_shows_something_of_everything() -> None:
-    lines = shown(sample(), FrameLook(80, 24))
+    lines = shown(sample(), FrameView(80, 24))
     assert lines[0].startswith("holdfast sqlite shop.db")
     assert lines[0].endswith("schema 3 · epoch 4 · 08:00:00 UTC")
     assert lines[1].startswith("2 workers · 13/20 slots █")
@@ -86,17 +86,17 @@ def test_a_small_terminal_shows_something_of_everything() -> None:
 def test_duties_without_room_say_that_they_are_cut() -> None:
     duties = [DutyRow("cleanup", 1, 7, NOW + SECOND), DutyRow("schedules", 1, 7, NOW + SECOND)]
     given = sample(workers=[worker("018f5ba0-3bd4-7000-8000-00000000000a")], duties=duties)
-    (narrow,) = [line for line in shown(given, FrameLook(80, 24)) if line.startswith("018f5ba0")]
+    (narrow,) = [line for line in shown(given, FrameView(80, 24)) if line.startswith("018f5ba0")]
     assert narrow.endswith("  clean…")
-    (wide,) = [line for line in shown(given, FrameLook(120, 40)) if line.startswith("018f5ba0")]
+    (wide,) = [line for line in shown(given, FrameView(120, 40)) if line.startswith("018f5ba0")]
     assert wide.rstrip().endswith("  cleanup schedules")
 
 
 def test_the_chosen_panel_gets_the_room_and_can_be_scrolled() -> None:
-    chosen = shown(sample(), FrameLook(80, 24, chosen=PANELS.index("FAILURES")))
-    others = shown(sample(), FrameLook(80, 24, chosen=0))
+    chosen = shown(sample(), FrameView(80, 24, chosen=PANELS.index("FAILURES")))
+    others = shown(sample(), FrameView(80, 24, chosen=0))
     assert sum("no such page" in line for line in chosen) > sum("no such page" in line for line in others)
-    scrolled = shown(sample(), FrameLook(80, 24, chosen=PANELS.index("FAILURES"), offset=5))
+    scrolled = shown(sample(), FrameView(80, 24, chosen=PANELS.index("FAILURES"), offset=5))
     assert any(line.startswith("6s ago") for line in scrolled)
     assert not any(line.startswith("1s ago") for line in scrolled)
     (head,) = [line for line in scrolled if line.startswith("FAILURES")]
@@ -112,12 +112,12 @@ def test_an_idle_store_is_shown_as_one() -> None:
 
 def test_what_jobs_say_cannot_command_the_terminal() -> None:
     given = sample(failures=[failure(1, "\x1b[2J\x07gone\nsecond line")], queues=[queue("a\x1b[31mb")])
-    for line in frame(given, FrameLook(120, 30)):
+    for line in frame(given, FrameView(120, 30)):
         assert not any(char in span.text for span in line for char in "\x1b\x07\n")
 
 
 def test_a_store_that_does_not_answer_leaves_the_last_look() -> None:
-    lines = shown(sample(), FrameLook(80, 24, trouble="PostgreSQL cannot be reached"))
+    lines = shown(sample(), FrameView(80, 24, trouble="PostgreSQL cannot be reached"))
     assert lines[1] == "the store does not answer: PostgreSQL cannot be reached"
     assert any(line.startswith("mail") for line in lines)
 
@@ -127,7 +127,7 @@ def test_a_plain_terminal_gets_plain_signs() -> None:
 
 
 def test_keys() -> None:
-    look = FrameLook(80, 24)
+    look = FrameView(80, 24)
     assert pressed(look, "p").paused
     assert not pressed(pressed(look, "p"), "p").paused
     assert pressed(look, "tab").chosen == 1
@@ -183,7 +183,7 @@ def test_agents_show_what_they_cost_and_whom_they_wait_for() -> None:
     busy = AgentActivity("desk", 12, 2, 40, 1, 90, 1_250_000_000)
     quiet = AgentActivity("guide", 0, 0, 3, 0, 3, 1_200_000)
     given = sample(agents=[busy, quiet], inquiries=OpenInquiries(2, NOW - 200 * SECOND), failures=[])
-    lines = shown(given, FrameLook(80, 30))
+    lines = shown(given, FrameView(80, 30))
     assert lines[2] == "12 open runs · 1.25 USD/min · 2 open inquiries, the oldest for 3m"
     at = next(number for number, line in enumerate(lines) if line.startswith("AGENTS"))
     assert lines[at].split() == ["AGENTS", "OPEN", "ASKING", "DONE/M", "FAIL/M", "TURNS/M", "USD/M"]
@@ -191,7 +191,7 @@ def test_agents_show_what_they_cost_and_whom_they_wait_for() -> None:
         ["desk", "12", "2", "39", "1", "90", "1.25"],
         ["guide", "0", "0", "3", "0", "3", "0.0012"],
     ]
-    assert not any("AGENTS" in line or "USD" in line for line in shown(sample(), FrameLook(80, 30)))
+    assert not any("AGENTS" in line or "USD" in line for line in shown(sample(), FrameView(80, 30)))
 
 
 @pytest.mark.parametrize(
@@ -206,5 +206,5 @@ def test_agents_show_what_they_cost_and_whom_they_wait_for() -> None:
 )
 def test_rates_are_written_as_people_write_numbers(interval_us: int, pace: str) -> None:
     lane = LaneRow("job:shop.fetch", 2, interval_us, 1, 0, NOW + SECOND, 2, 9)
-    (line,) = [line for line in shown(sample(lanes=[lane]), FrameLook(120, 40)) if line.startswith("job:shop.fetch")]
+    (line,) = [line for line in shown(sample(lanes=[lane]), FrameView(120, 40)) if line.startswith("job:shop.fetch")]
     assert f"  {pace}  " in line

@@ -195,7 +195,7 @@ class TestOrder:
 
 FROZEN = """
 import asyncio, gc, random
-from holdfast.testing.virtual_time import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 # others
 print(gc.get_freeze_count() > 0)

@@ -11,7 +11,7 @@ import pytest
 from holdfast.durations import next_tick
 from holdfast.kernel.duties import SCHEDULES
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Sight
+from holdfast.kernel.rows import Observation
 from holdfast.kernel.schedules import NewSchedule, find_schedule, list_schedules, put_schedule
 from holdfast.kernel.workers import look
 from holdfast.workers.duties import Duties
@@ -37,7 +37,7 @@ async def holder(store: Store) -> tuple[Duties, int]:
     return duties, worker
 
 
-async def tick(store: Store, duties: Duties, worker: int, after: str) -> Sight:
+async def tick(store: Store, duties: Duties, worker: int, after: str) -> Observation:
     """Let time pass, fire what a look shows to be due, and look again."""
     await store.advance(after)
     await duties.tend(worker)

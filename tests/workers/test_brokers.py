@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, LeaseLost, Queue, Settings
 from holdfast.app import core_of
 from holdfast.brokers.broker import Broker, BrokerLease
-from holdfast.brokers.waiters import Takes, Waiter, Waiters
+from holdfast.brokers.waiters import BrokerScope, Waiter, Waiters
 from holdfast.errors import BadPayload, BadSetting, DuplicateWorker, RunFailed, UsageError
 from holdfast.kernel import workers
 from holdfast.kernel.leases import expire
@@ -533,7 +533,9 @@ async def test_an_answer_that_comes_as_a_claim_ends_is_not_forgotten(end: str) -
     waiters = Waiters(ports, ports, ports, accept=lambda *_: None, give_back=returned.append, returned=lambda _: None)
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
-    waiter = Waiter(lambda: 1, Takes(None, frozenset()), 1, 1, lambda: 1, lambda _: None, patient=True, answer=answer)
+    waiter = Waiter(
+        lambda: 1, BrokerScope(None, frozenset()), 1, 1, lambda: 1, lambda _: None, patient=True, answer=answer
+    )
     waiting: asyncio.Task[Any] = asyncio.create_task(waiters.wait(waiter, 0.01 if end == "its time" else 60))
     await asyncio.sleep(0)
     until = loop.time() + 0.05

@@ -161,11 +161,11 @@ async def test_in_a_crowd_a_round_of_duties_asks_for_nothing_until_one_is_free(s
     await other.tend(two)
     assert database.asked == {duties.held: 1}, "the first round looks, and finds that all are held"
     sight = await store.do(look, two, [])
-    other.heed(sight, crowded=True)
+    other.update(sight, crowded=True)
     await other.tend(two)
     assert database.asked == {duties.held: 1}
     await store.do(lose_workers, gone=[one], reason="test")
-    other.heed(await store.do(look, two, []), crowded=True)
+    other.update(await store.do(look, two, []), crowded=True)
     await other.tend(two)
     assert (database.asked[duties.held], database.asked[duties.acquire]) == (2, 2)
     assert [term.term for term in other.held] == [2, 2]

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.drivers import connect
-from holdfast.kernel.rows import Ended, Ending, Lease, Moved
+from holdfast.kernel.rows import EndedLease, Ending, Lease, MovedJob
 from holdfast.kernel.states import State
 from holdfast.outcomes import Done
 from holdfast.workers.endings import Endings
@@ -82,7 +82,7 @@ class Clumsy:
     async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
         return frozenset()
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         for row in jobs:
             if row.kind == self.bad:
                 self.raised += 1

@@ -22,7 +22,7 @@ from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.retry import RetryPolicy
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Ended, Moved, NewJob, Route
+from holdfast.kernel.rows import EndedLease, MovedJob, NewJob, Route
 from holdfast.kernel.waiting import signal
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Definition, Registry
@@ -60,7 +60,7 @@ class Tides(Layer):
         self.hints = {"tide": self.heard.put_nowait, "storm": self._storm}
         registry.plug_in(self)
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         if not self.calm:
             raise LookupError("nobody can measure this")
         for job in jobs:

@@ -29,7 +29,7 @@ _PATIENCE_US = durations.microseconds("1m")
 _AGE_US = durations.microseconds("7d")
 
 
-class AnsweredRequest(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What was answered before, as JSON."""
 
     status: int
@@ -39,7 +39,7 @@ class AnsweredRequest(NamedTuple):
 class Requests(View):
     """`hf.access.requests`."""
 
-    async def take(self, owner: str, key: str, digest: str) -> AnsweredRequest | None:
+    async def take(self, owner: str, key: str, digest: str) -> StoredAnswer | None:
         """None: do the request, then call `answered` or `free`. `RequestConflict`: the key was for another one."""
         return await self._ask(take_request, owner, codec.stored_key(key), digest)
 
@@ -51,7 +51,7 @@ class Requests(View):
         await self._ask(free_request, owner, codec.stored_key(key))
 
 
-async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> AnsweredRequest | None:
+async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> StoredAnswer | None:
     named = {"owner": owner, "key": key}
     await tx.run(RequestsSql.prune_requests, age_us=_AGE_US)
     if await tx.one(RequestsSql.take_request, **named, digest=digest, patience_us=_PATIENCE_US) is not None:
@@ -61,7 +61,7 @@ async def take_request(tx: Transaction, owner: str, key: str, digest: str) -> An
         raise RequestConflict(key)
     if there.status is None or there.answer is None:
         raise RequestUnderWay(key)
-    return AnsweredRequest(there.status, there.answer)
+    return StoredAnswer(there.status, there.answer)
 
 
 async def answer_request(tx: Transaction, owner: str, key: str, status: int, answer: str) -> None:

@@ -22,7 +22,7 @@ from holdfast.client.handles import View
 from holdfast.errors import HoldfastError
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading, unbound
-from holdfast.observe import unnoted
+from holdfast.observe import without_audit
 from holdfast.validation import MOST
 from holdfast.values import Page, Stored, page_of, place, value_of
 
@@ -114,7 +114,7 @@ class AuditRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class AuditCheck:
     """How many rows were looked at, and the number of the first that does not fit; None: all do."""
 
     rows: int
@@ -174,7 +174,7 @@ class Audit(View):
         intent = await self.add(who, action, subject, phase="intent", detail=detail)
         said: dict[str, str] = {"error": "Interrupted"}
         try:
-            with unnoted():
+            with without_audit():
                 yield
             said = {}
         except Exception as problem:
@@ -193,23 +193,23 @@ class Audit(View):
         rows = await self._ask(list_entries, before=before, limit=validation.page(limit))
         return page_of(rows, limit, lambda row: value_of(AuditRecord, row), lambda row: (row.seq,))
 
-    async def verify(self) -> Verified:
+    async def verify(self) -> AuditCheck:
         """Whether every row is as it was written, and none is missing."""
         seq, before = 0, ""
         while True:
             rows = await self._ask(entries_after, seq, _VERIFIED_TOGETHER)
             for row in rows:
                 if row.seq != seq + 1:
-                    return Verified(rows=seq, broken=seq + 1, problem=f"row {seq + 1} is missing")
+                    return AuditCheck(rows=seq, broken=seq + 1, problem=f"row {seq + 1} is missing")
                 if row.hash != chained(before, row):
-                    return Verified(rows=seq, broken=row.seq, problem=f"row {row.seq} was changed")
+                    return AuditCheck(rows=seq, broken=row.seq, problem=f"row {row.seq} was changed")
                 seq, before = row.seq, row.hash
             if len(rows) < _VERIFIED_TOGETHER:
                 break
         head = await self._ask(find_head)
         if (head.seq, head.hash) != (seq, before):
-            return Verified(rows=seq, broken=seq + 1, problem=f"rows after {seq} are missing: there were {head.seq}")
-        return Verified(rows=seq, broken=None)
+            return AuditCheck(rows=seq, broken=seq + 1, problem=f"rows after {seq} are missing: there were {head.seq}")
+        return AuditCheck(rows=seq, broken=None)
 
 
 def chained(before: str, row: AuditRow) -> str:

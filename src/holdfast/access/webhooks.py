@@ -48,11 +48,11 @@ class WebhookOptions(TypedDict, total=False):
     using: Callable[[Any], Any] | None
 
 
-class NotSigned(UsageError):
+class BadSignature(UsageError):
     """A delivery that nobody who knows the secret has signed, or not lately."""
 
 
-class TakenDelivery(TypedDict):
+class DeliveryOutcome(TypedDict):
     """What became of a delivery: the id of the job, run or execution, and whether this delivery made it."""
 
     id: str | None
@@ -80,14 +80,14 @@ class Webhook:
         return "function", getattr(self.to, "__name__", type(self.to).__name__)
 
     def read(self, headers: Mapping[str, str], raw: bytes, now_us: int) -> Delivery:
-        """The delivery, if it is signed; `NotSigned` otherwise, `BadPayload` for what is not JSON."""
+        """The delivery, if it is signed; `BadSignature` otherwise, `BadPayload` for what is not JSON."""
         id, sent = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         if not 1 <= len(id) <= _LONGEST_ID or not id.isprintable() or not (sent.isascii() and sent.isdigit()):
-            raise NotSigned("a delivery needs the headers webhook-id, webhook-timestamp and webhook-signature.")
+            raise BadSignature("a delivery needs the headers webhook-id, webhook-timestamp and webhook-signature.")
         if not self._is_signed(f"{id}.{sent}.".encode() + raw, headers.get("webhook-signature", "")):
-            raise NotSigned("the signature of the delivery is not right.")
+            raise BadSignature("the signature of the delivery is not right.")
         if len(sent) > 12 or abs(now_us - int(sent) * 1_000_000) > TOLERANCE_US:
-            raise NotSigned("the delivery was signed more than five minutes ago, or its sender's clock is wrong.")
+            raise BadSignature("the delivery was signed more than five minutes ago, or its sender's clock is wrong.")
         return Delivery(id, codec.decode_foreign(raw, what="a delivery"), self.tenant)
 
     def _is_signed(self, signed: bytes, header: str) -> bool:
@@ -99,7 +99,7 @@ class Webhook:
         matches = [hmac.compare_digest(each.encode(), made.encode()) for each in given for made in right]
         return any(matches)
 
-    async def take(self, delivery: Delivery) -> TakenDelivery:
+    async def take(self, delivery: Delivery) -> DeliveryOutcome:
         """Enqueue what the delivery asks for, once."""
         made = delivery.body if self.using is None else self.using(delivery.body)
         key = f"webhook/{self.name}/{delivery.id}"

@@ -218,7 +218,7 @@ class AgentsCore(Core):
         return await runtime.transact(why, id, absent=await runtime.absent_workers())
 
 
-class Reaching:
+class AppPart:
     """Whatever reaches the store through the app."""
 
     _app: AgentsCore

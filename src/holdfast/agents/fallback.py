@@ -163,7 +163,7 @@ class FallbackModels(Reason):
         return ", and ".join(words)
 
 
-async def foretold(tx: Transaction, run: RunRow) -> list[Reason]:
+async def reasons_of_fallback(tx: Transaction, run: RunRow) -> list[Reason]:
     """What `why` says of the models of a run that waits for one: which were given up, and when the next is asked."""
     loaded = await tx.one(RunsSql.load_run, job=run.job)
     if loaded is None or (read := understood(loaded.definition, run.options)) is None:

@@ -108,7 +108,7 @@ def handed_back(run: LoadedRun, spec: AgentSpec, model: str, chance: Callable[[]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedBack(Reason):
+class WorkerLacksKey(Reason):
     """The worker that had the run last has no key for its model: the run waits for another one."""
 
     gate = Gate.KEY
@@ -147,7 +147,7 @@ async def missing(
     """What `why` says in place of these reasons where the run waits for a key."""
     for reason in reasons:
         if isinstance(reason, AwaitsSignal) and reason.channel.startswith(_KEY):
-            return [HandedBack(model=await _model_of(tx, run), until=reason.until)]
+            return [WorkerLacksKey(model=await _model_of(tx, run), until=reason.until)]
     if not any(reason.gate is Gate.NO_WORKER for reason in reasons):
         return []
     there = await list_workers(tx, all=False, limit=10_000, absent=absent)

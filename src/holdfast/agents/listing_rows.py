@@ -24,7 +24,7 @@ class TenantName(NamedTuple):
     tenant: str
 
 
-class RunsHad(NamedTuple):
+class RunCount(NamedTuple):
     """How many runs a session has had so far."""
 
     id: str
@@ -37,7 +37,7 @@ class SessionMetadata(NamedTuple):
     metadata: str
 
 
-class HeldStretch(NamedTuple):
+class LeaseInterval(NamedTuple):
     """A time in which a worker had a job; `outcome` and `ended_at` are None while it lasts."""
 
     job: int
@@ -49,7 +49,7 @@ class HeldStretch(NamedTuple):
     worker: str
 
 
-class AskedRow(NamedTuple):
+class InquiryTimes(NamedTuple):
     """When a run asked a person, about which call, and who decided."""
 
     run: str
@@ -61,14 +61,14 @@ class AskedRow(NamedTuple):
     decided_by: str | None
 
 
-class JobOf(NamedTuple):
+class JobNumber(NamedTuple):
     """The number of the job of a run or a call."""
 
     id: str
     job: int
 
 
-class EndedAt(NamedTuple):
+class EndTime(NamedTuple):
     at: int | None
 
 
@@ -94,7 +94,7 @@ class RunOfSession(NamedTuple):
     session: str
 
 
-class OpenBelow(NamedTuple):
+class OpenCounts(NamedTuple):
     """How many runs and calls have not ended."""
 
     runs: int

@@ -26,7 +26,7 @@ LookPlace = tuple[int, str]
 LOOK = 10_000
 
 
-class Lead(NamedTuple, Generic[R]):
+class IndexedFilter(NamedTuple, Generic[R]):
     """The statements of one filter that has an index: a page, where a look ends, and how many fit.
 
     Without an `end`, a page that is not full is the last.
@@ -46,7 +46,13 @@ class FoundRows(NamedTuple, Generic[R]):
 
 
 async def find_page(
-    tx: Transaction, lead: Lead[R], given: Mapping[str, Any], mark: Callable[[R], LookPlace], *, limit: int, look: int
+    tx: Transaction,
+    lead: IndexedFilter[R],
+    given: Mapping[str, Any],
+    mark: Callable[[R], LookPlace],
+    *,
+    limit: int,
+    look: int,
 ) -> FoundRows[R]:
     rows = await tx.many(lead.page, **given, look=look, limit=limit)
     if len(rows) >= limit:
@@ -55,7 +61,7 @@ async def find_page(
     return FoundRows(rows, None if end is None else (end[0], end[1]), len(rows) if end is None else look)
 
 
-async def count_rows(tx: Transaction, lead: Lead[R], given: Mapping[str, Any], *, look: int) -> int:
+async def count_rows(tx: Transaction, lead: IndexedFilter[R], given: Mapping[str, Any], *, look: int) -> int:
     """How many there are, among those that one look sees."""
     counted = await tx.one(lead.total, **given, look=look)
     return 0 if counted is None else counted.n
@@ -70,24 +76,30 @@ def shown_page(found: FoundRows[R], value: Callable[[R], V]) -> Page[V]:
 # Pages of runs: each filter that has an index is read by it, and every other looks at a bounded number of rows.
 
 
-LEADS: Mapping[str, Lead[RunRow]] = {
-    "all": Lead(RunListsSql.runs_all, RunListsSql.end_of_runs_all, RunListsSql.count_runs_all),
-    "of_session": Lead(
+LEADS: Mapping[str, IndexedFilter[RunRow]] = {
+    "all": IndexedFilter(RunListsSql.runs_all, RunListsSql.end_of_runs_all, RunListsSql.count_runs_all),
+    "of_session": IndexedFilter(
         RunListsSql.runs_of_session, RunListsSql.end_of_runs_of_session, RunListsSql.count_runs_of_session
     ),
-    "of_parent": Lead(RunListsSql.runs_of_parent, RunListsSql.end_of_runs_of_parent, RunListsSql.count_runs_of_parent),
-    "of_agent": Lead(RunListsSql.runs_of_agent, RunListsSql.end_of_runs_of_agent, RunListsSql.count_runs_of_agent),
-    "of_tenant": Lead(RunListsSql.runs_of_tenant, RunListsSql.end_of_runs_of_tenant, RunListsSql.count_runs_of_tenant),
-    "open": Lead(RunListsSql.runs_open, RunListsSql.end_of_runs_open, RunListsSql.count_runs_open),
-    "open_of_tenant": Lead(
+    "of_parent": IndexedFilter(
+        RunListsSql.runs_of_parent, RunListsSql.end_of_runs_of_parent, RunListsSql.count_runs_of_parent
+    ),
+    "of_agent": IndexedFilter(
+        RunListsSql.runs_of_agent, RunListsSql.end_of_runs_of_agent, RunListsSql.count_runs_of_agent
+    ),
+    "of_tenant": IndexedFilter(
+        RunListsSql.runs_of_tenant, RunListsSql.end_of_runs_of_tenant, RunListsSql.count_runs_of_tenant
+    ),
+    "open": IndexedFilter(RunListsSql.runs_open, RunListsSql.end_of_runs_open, RunListsSql.count_runs_open),
+    "open_of_tenant": IndexedFilter(
         RunListsSql.runs_open_of_tenant,
         RunListsSql.end_of_runs_open_of_tenant,
         RunListsSql.count_runs_open_of_tenant,
     ),
-    "unanswered": Lead(
+    "unanswered": IndexedFilter(
         RunListsSql.runs_unanswered, RunListsSql.end_of_runs_unanswered, RunListsSql.count_runs_unanswered
     ),
-    "unanswered_of_tenant": Lead(
+    "unanswered_of_tenant": IndexedFilter(
         RunListsSql.runs_unanswered_of_tenant,
         RunListsSql.end_of_runs_unanswered_of_tenant,
         RunListsSql.count_runs_unanswered_of_tenant,
@@ -198,8 +210,8 @@ async def _ids_of(tx: Transaction, filters: RunFilters) -> list[str]:
 # Pages of tool calls, the last first: by an index each, and every other filter looks at a bounded number of rows.
 
 
-_LISTED = Lead(CallListsSql.calls_listed, CallListsSql.end_of_calls_listed, CallListsSql.count_calls_listed)
-_FAILED = Lead(CallListsSql.calls_failed, CallListsSql.end_of_calls_failed, CallListsSql.count_calls_failed)
+_LISTED = IndexedFilter(CallListsSql.calls_listed, CallListsSql.end_of_calls_listed, CallListsSql.count_calls_listed)
+_FAILED = IndexedFilter(CallListsSql.calls_failed, CallListsSql.end_of_calls_failed, CallListsSql.count_calls_failed)
 _OPEN = (CallState.PENDING, CallState.RUNNING)
 
 
@@ -212,7 +224,7 @@ class CallFilters(NamedTuple):
     since: int = 0
 
     @property
-    def lead(self) -> Lead[CallPlace]:
+    def lead(self) -> IndexedFilter[CallPlace]:
         """By which index calls that have ended are read."""
         return _FAILED if self.name is not None and self.state == CallState.FAILED else _LISTED
 
@@ -263,14 +275,16 @@ async def _read(tx: Transaction, found: list[CallPlace]) -> list[CallRow]:
 # Pages of sessions: each filter that has an index is read by it, and every other looks at a bounded number of rows.
 
 
-SESSION_LEADS: Mapping[str, Lead[SessionRow]] = {
-    "all": Lead(SessionListsSql.sessions_all, SessionListsSql.end_of_sessions_all, SessionListsSql.count_sessions_all),
-    "of_tenant": Lead(
+SESSION_LEADS: Mapping[str, IndexedFilter[SessionRow]] = {
+    "all": IndexedFilter(
+        SessionListsSql.sessions_all, SessionListsSql.end_of_sessions_all, SessionListsSql.count_sessions_all
+    ),
+    "of_tenant": IndexedFilter(
         SessionListsSql.sessions_of_tenant,
         SessionListsSql.end_of_sessions_of_tenant,
         SessionListsSql.count_sessions_of_tenant,
     ),
-    "of_parent": Lead(
+    "of_parent": IndexedFilter(
         SessionListsSql.sessions_of_parent,
         SessionListsSql.end_of_sessions_of_parent,
         SessionListsSql.count_sessions_of_parent,
@@ -286,7 +300,7 @@ class SessionFilters(NamedTuple):
     metadata: str = "{}"
 
     @property
-    def lead(self) -> Lead[SessionRow]:
+    def lead(self) -> IndexedFilter[SessionRow]:
         """The filter that reads the fewest rows by an index."""
         if self.parent is not None:
             return SESSION_LEADS["of_parent"]

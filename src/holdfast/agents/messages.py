@@ -17,7 +17,7 @@ LARGE = 64 * 1024
 _CAP = 1 << 28
 
 
-class Placed(Protocol):
+class RunRef(Protocol):
     """As much of a run as a message of it needs."""
 
     @property
@@ -28,16 +28,16 @@ class Placed(Protocol):
     def branch(self) -> str: ...
 
 
-async def add_message(tx: Transaction, run: Placed, kind: Kind, turn: int, blocks: Sequence[dict[str, Any]]) -> str:
+async def add_message(tx: Transaction, run: RunRef, kind: Kind, turn: int, blocks: Sequence[dict[str, Any]]) -> str:
     """Append a message to the run's branch. Its id is derived, so that a second time adds none."""
-    (id,) = await add_messages(tx, [Said(run, kind, turn, blocks)])
+    (id,) = await add_messages(tx, [MessageDraft(run, kind, turn, blocks)])
     return id
 
 
-class Said(NamedTuple):
+class MessageDraft(NamedTuple):
     """A message of a run, to be appended."""
 
-    run: Placed
+    run: RunRef
     kind: Kind
     turn: int
     blocks: Sequence[dict[str, Any]]
@@ -48,7 +48,7 @@ class Said(NamedTuple):
         return derived_id(self.run.id, self.kind, self.turn, *([self.part] if self.part else []))
 
 
-async def add_messages(tx: Transaction, said: Sequence[Said]) -> list[str]:
+async def add_messages(tx: Transaction, said: Sequence[MessageDraft]) -> list[str]:
     """Append messages, at most one to each branch; returns their ids."""
     messages, rows = [], []
     for each in said:

@@ -12,7 +12,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from holdfast.agents import queries
 from holdfast.agents.definition import TOOL_KIND
-from holdfast.agents.listing_rows import AgentActivity, OpenBelow, OpenInquiries, RunOfSession, TurnLatencies, TurnOfRun
+from holdfast.agents.listing_rows import (
+    AgentActivity,
+    OpenCounts,
+    OpenInquiries,
+    RunOfSession,
+    TurnLatencies,
+    TurnOfRun,
+)
 from holdfast.agents.listings import with_blocks
 from holdfast.agents.queries import AFTER_ALL, LAST
 from holdfast.agents.rows import RunRow
@@ -20,10 +27,10 @@ from holdfast.agents.statements import (
     ActivitySql,
     AgentsSql,
     CallsSql,
-    GlancesSql,
-    LookingSql,
     MarkedRunsSql,
+    OverviewsSql,
     RunsSql,
+    RunTreesSql,
     SearchSql,
 )
 from holdfast.agents.values import CallRecord, Message, RunRecord, call_of, run_of
@@ -40,7 +47,7 @@ _CUT = "[cut: this is too long for a page of many runs; the page of its run has 
 _CUT_RUN = json.dumps({"text": _CUT})
 
 
-class SaidRuns(NamedTuple):
+class RunTexts(NamedTuple):
     """Runs, and the last that was said in each, both by the run's id."""
 
     runs: Mapping[str, RunRecord]
@@ -48,24 +55,24 @@ class SaidRuns(NamedTuple):
 
 
 @reading
-async def said_in_runs(tx: Transaction, ids: Collection[str], most: int) -> SaidRuns:
+async def last_texts_of_runs(tx: Transaction, ids: Collection[str], most: int) -> RunTexts:
     """These runs, and the last live messages of each, so many at most."""
-    rows = await tx.many(LookingSql.short_runs, ids=sorted(set(ids)), most=_LONGEST, cut=_CUT_RUN) if ids else []
+    rows = await tx.many(RunTreesSql.short_runs, ids=sorted(set(ids)), most=_LONGEST, cut=_CUT_RUN) if ids else []
     places = [RunOfSession(row.id, row.session) for row in rows]
-    found = await tx.many(GlancesSql.last_words, runs=places, skipped=most - 1) if rows else []
+    found = await tx.many(OverviewsSql.last_words, runs=places, skipped=most - 1) if rows else []
     words: dict[str, list[Message]] = {}
     for message in await with_blocks(tx, found, longest=_LONGEST, cut=_CUT):
         words.setdefault(message.run_id, []).append(message)
-    return SaidRuns({row.id: run_of(row) for row in rows}, words)
+    return RunTexts({row.id: run_of(row) for row in rows}, words)
 
 
 @reading
-async def calls_said_in(tx: Transaction, messages: Sequence[Message]) -> list[CallRecord]:
+async def calls_of_messages(tx: Transaction, messages: Sequence[Message]) -> list[CallRecord]:
     """The calls that these messages ask for."""
     turns = {TurnOfRun(each.run_id, each.turn) for each in messages if each.role == "assistant"}
     if not turns:
         return []
-    ids = [row.id for row in await tx.many(GlancesSql.calls_of_turns, turns=sorted(turns), limit=_MOST_CALLS)]
+    ids = [row.id for row in await tx.many(OverviewsSql.calls_of_turns, turns=sorted(turns), limit=_MOST_CALLS)]
     return await calls_named(tx, ids)
 
 
@@ -75,10 +82,10 @@ async def calls_named(tx: Transaction, ids: Sequence[str]) -> list[CallRecord]:
 
 
 @reading
-async def open_below(tx: Transaction, ids: Collection[str]) -> OpenBelow:
+async def open_below(tx: Transaction, ids: Collection[str]) -> OpenCounts:
     """How many of these runs, of the runs below them and of their calls have not ended: what a cancel ends."""
-    found = await tx.one(GlancesSql.open_below, ids=sorted(set(ids))) if ids else None
-    return OpenBelow(0, 0) if found is None else found
+    found = await tx.one(OverviewsSql.open_below, ids=sorted(set(ids))) if ids else None
+    return OpenCounts(0, 0) if found is None else found
 
 
 # Marked runs: those whose metadata contain something, among the newest; and which values the newest have.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.compaction.records import CompactionRow, CompactionsSql
 from holdfast.agents.listing_rows import TenantName
-from holdfast.agents.retention.records import Total, TotalsSql
+from holdfast.agents.retention.records import DayTotal, TotalsSql
 from holdfast.agents.rows import (
     AgentRow,
     CallRow,
@@ -29,8 +29,8 @@ from holdfast.agents.statements import (
     EndingsSql,
     EventsSql,
     IdsSql,
-    LookingSql,
     RunsSql,
+    RunTreesSql,
     SessionListsSql,
     SessionsSql,
 )
@@ -41,11 +41,11 @@ from holdfast.kernel import workers as registered
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.failure_groups import delete_failures
 from holdfast.kernel.queries import now
-from holdfast.kernel.rows import Beside
+from holdfast.kernel.rows import AdjacentIds
 from holdfast.kernel.sql import Many, One
 from holdfast.kernel.states import WorkerState
 from holdfast.kernel.tally import ERASED, SecondWalk
-from holdfast.kernel.tally_rows import At, Finished, Tally
+from holdfast.kernel.tally_rows import Finished, Tally, TimeRow
 from holdfast.settings import Settings
 from holdfast.validation import MOST
 from holdfast.workers.layer import Chore
@@ -71,7 +71,7 @@ async def find_run(tx: Transaction, id: str) -> RunRow | None:
 @reading
 async def known_run(tx: Transaction, id: str, tenant: str | None = None) -> None:
     """`NotFound` when there is no such run, or it is another tenant's."""
-    found = await tx.many(LookingSql.run_states, ids=[id])
+    found = await tx.many(RunTreesSql.run_states, ids=[id])
     if not found or tenant not in (None, found[0].tenant):
         raise NotFound(f"there is no run {id} in this database.")
 
@@ -84,13 +84,13 @@ async def runs_of_root(tx: Transaction, root: str, limit: int) -> list[RunRow]:
 @reading
 async def short_family(tx: Transaction, root: str, limit: int, *, most: int = 0, cut: str = "null") -> list[RunRow]:
     """The same, with `cut`, which is JSON, in place of each value that is longer than `most`."""
-    return await tx.many(LookingSql.short_family, root=root, limit=limit, most=most, cut=cut)
+    return await tx.many(RunTreesSql.short_family, root=root, limit=limit, most=most, cut=cut)
 
 
 @reading
 async def run_weight(tx: Transaction, root: str, session: str) -> int:
     """About how many characters an export of a run has to read."""
-    found = await tx.one(LookingSql.run_weight, root=root, session=session)
+    found = await tx.one(RunTreesSql.run_weight, root=root, session=session)
     return 0 if found is None else found.number
 
 
@@ -102,7 +102,7 @@ async def tree_usage(tx: Transaction, root: str) -> UsageRow | None:
 @reading
 async def usage_below(tx: Transaction, run: str) -> UsageBelow | None:
     """What a run and all that it started have used."""
-    found = await tx.many(LookingSql.usage_below, ids=[run])
+    found = await tx.many(RunTreesSql.usage_below, ids=[run])
     return found[0] if found else None
 
 
@@ -322,7 +322,7 @@ async def servers_of(tx: Transaction, capabilities: Collection[str], absent: Col
 
 
 @reading
-async def ids_beside(tx: Transaction, noun: str, ids: Sequence[str]) -> list[Beside]:
+async def ids_beside(tx: Transaction, noun: str, ids: Sequence[str]) -> list[AdjacentIds]:
     """The ids of that noun before and after each of these, in the order of ids."""
     return await tx.many(_BESIDE[noun], ids=ids)
 
@@ -340,7 +340,7 @@ RUNS, TURNS, CALLS, COMPACTIONS = "runs", "turns", "calls", "compactions"
 class Walk(NamedTuple):
     """How to read what has ended of a subject: where a step ends, what is in it, in a session, and by hours."""
 
-    upto: One[At]
+    upto: One[TimeRow]
     ended: Many[Finished]
     within: Many[Finished]
     again: Many[Tally]
@@ -433,7 +433,7 @@ async def keep_used(tx: Transaction, session: str, tenant: str) -> None:
 
 async def make_totals_nameless(tx: Transaction, tenant: str) -> bool:
     """Leave no name of an agent in the totals of a tenant; True when there are more."""
-    found: list[Total] = await tx.many(TotalsSql.totals_of, tenant=tenant, erased=ERASED, limit=_PAGE)
+    found: list[DayTotal] = await tx.many(TotalsSql.totals_of, tenant=tenant, erased=ERASED, limit=_PAGE)
     for row in found:
         where = {"day": row.day, "tenant": tenant, "agent": row.agent, "model": row.model, "mode": row.mode}
         await tx.run(TotalsSql.delete_total, **where)

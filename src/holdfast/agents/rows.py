@@ -209,7 +209,7 @@ class BlobHash(NamedTuple):
     hash: str
 
 
-class AheadRun(NamedTuple):
+class RunAhead(NamedTuple):
     id: str
     ordinal: int
     state: str
@@ -435,7 +435,7 @@ class NewEvent(NamedTuple):
     topic: str | None
 
 
-class Speaking(NamedTuple):
+class StreamingAttempt(NamedTuple):
     """One attempt of a run whose model speaks: one that was overtaken may still speak in the same process."""
 
     run: str
@@ -443,7 +443,7 @@ class Speaking(NamedTuple):
     token: int
 
 
-class Requested(NamedTuple):
+class CallRequestId(NamedTuple):
     """The provider's id of a call, known when its headers came."""
 
     run: str
@@ -511,7 +511,7 @@ class TurnError(NamedTuple):
     error: str | None
 
 
-class Unaccepted(NamedTuple):
+class UnansweredMessage(NamedTuple):
     """A message that no answer has followed."""
 
     id: str
@@ -583,13 +583,13 @@ class Mail(NamedTuple):
     steered: int
 
 
-class MailOf(NamedTuple):
+class RunMail(NamedTuple):
     run: str
     interrupted: str | None
     steered: int
 
 
-class Interrupted(NamedTuple):
+class InterruptFlag(NamedTuple):
     id: str
     interrupted: int
 

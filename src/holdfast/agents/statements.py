@@ -8,17 +8,17 @@ from holdfast.agents.compaction import records as compaction
 from holdfast.agents.forks import records as forks
 from holdfast.agents.listing_rows import (
     AgentActivity,
-    AskedRow,
     CallPlace,
-    EndedAt,
+    EndTime,
     FailedRun,
-    HeldStretch,
-    JobOf,
-    OpenBelow,
+    InquiryTimes,
+    JobNumber,
+    LeaseInterval,
+    OpenCounts,
     OpenInquiries,
+    RunCount,
     RunOfSession,
     RunPlace,
-    RunsHad,
     SessionId,
     SessionMetadata,
     TenantName,
@@ -30,12 +30,12 @@ from holdfast.agents.people import records as people
 from holdfast.agents.retention import records as retention
 from holdfast.agents.rows import (
     AgentRow,
-    AheadRun,
     AwaitedRun,
     BlobHash,
     BlockRow,
     CallId,
     CallOutput,
+    CallRequestId,
     CallRow,
     ClosedCall,
     ClosedLane,
@@ -47,11 +47,10 @@ from holdfast.agents.rows import (
     FailedTurn,
     FinishedRun,
     FoundMessage,
-    Interrupted,
+    InterruptFlag,
     LastFailure,
     LoadedRun,
     Mail,
-    MailOf,
     MessageRow,
     NewBlock,
     NewCall,
@@ -63,23 +62,24 @@ from holdfast.agents.rows import (
     ProviderLaneRow,
     ReaderFlag,
     ReadyRun,
-    Requested,
     RetiredMessage,
     RowCount,
+    RunAhead,
     RunEnd,
     RunId,
+    RunMail,
     RunRow,
     SessionRow,
     SharedVersion,
-    Speaking,
     Steer,
+    StreamingAttempt,
     ToolRow,
     TopicRow,
     TurnAttempt,
     TurnError,
     TurnKey,
     TurnRow,
-    Unaccepted,
+    UnansweredMessage,
     UsageBelow,
     UsageRow,
     UseId,
@@ -87,9 +87,9 @@ from holdfast.agents.rows import (
     VersionRow,
     WindowBlock,
 )
-from holdfast.kernel.rows import Beside, Match, Number, Seq, Woken
+from holdfast.kernel.rows import AdjacentIds, Match, Number, Seq, WokenJob
 from holdfast.kernel.sql import Exec, Many, One, Statements, groups_of
-from holdfast.kernel.tally_rows import At, Finished, Tally
+from holdfast.kernel.tally_rows import Finished, Tally, TimeRow
 
 _PACKAGE = "holdfast.agents.sql"
 
@@ -152,7 +152,7 @@ class SessionsSql(Statements, package=_PACKAGE, file="sessions.sql", types={"met
     take_place: One[SessionRow]
     lock_session: One[SessionRow]
     lock_lines: Exec
-    runs_had: Many[RunsHad]
+    runs_had: Many[RunCount]
     metadata_of: Many[SessionMetadata]
     update_session: One[SessionRow]
     delete_session: One[SessionRow]
@@ -195,7 +195,7 @@ class RunsSql(
     Statements,
     package=_PACKAGE,
     file="runs.sql",
-    rows={"runs": NewRun, "answers": EndedTurn, "ends": RunEnd, "living": Speaking, "requests": Requested},
+    rows={"runs": NewRun, "answers": EndedTurn, "ends": RunEnd, "living": StreamingAttempt, "requests": CallRequestId},
 ):
     add_runs: Exec
     load_run: One[LoadedRun]
@@ -207,8 +207,8 @@ class RunsSql(
     tree_usage: One[UsageRow]
     session_usage: One[UsageRow]
     wrong_totals: Many[SessionId]
-    run_ahead: One[AheadRun]
-    wake_next: Many[Woken]
+    run_ahead: One[RunAhead]
+    wake_next: Many[WokenJob]
     move_run: Exec
     finish_runs: Many[FinishedRun]
     abandon_calls: Exec
@@ -218,24 +218,24 @@ class RunsSql(
     lapse: Exec
     find_turn: One[TurnAttempt]
     begin_turn: One[TurnAttempt]
-    note_life: Many[Interrupted]
+    note_life: Many[InterruptFlag]
     note_request: Exec
     end_turns: Many[TurnKey]
     fail_turn: One[FailedTurn]
     list_turns: Many[TurnRow]
 
 
-class LookingSql(Statements, package=_PACKAGE, file="looking.sql"):
+class RunTreesSql(Statements, package=_PACKAGE, file="looking.sql"):
     run_states: Many[AwaitedRun]
     usage_below: Many[UsageBelow]
-    jobs_below: Many[JobOf]
-    stretches: Many[HeldStretch]
-    run_before: One[EndedAt]
+    jobs_below: Many[JobNumber]
+    stretches: Many[LeaseInterval]
+    run_before: One[EndTime]
     short_family: Many[RunRow]
     short_runs: Many[RunRow]
     turns_below: Many[TurnRow]
     calls_below: Many[CallRow]
-    asked_below: Many[AskedRow]
+    asked_below: Many[InquiryTimes]
     run_weight: One[Number]
 
 
@@ -256,13 +256,13 @@ class SearchSql(Statements, package=_PACKAGE, file="search.sql"):
 
 
 class IdsSql(Statements, package=_PACKAGE, file="ids.sql"):
-    agents_beside: Many[Beside]
-    sessions_beside: Many[Beside]
-    runs_beside: Many[Beside]
-    calls_beside: Many[Beside]
-    inquiries_beside: Many[Beside]
-    batches_beside: Many[Beside]
-    budgets_beside: Many[Beside]
+    agents_beside: Many[AdjacentIds]
+    sessions_beside: Many[AdjacentIds]
+    runs_beside: Many[AdjacentIds]
+    calls_beside: Many[AdjacentIds]
+    inquiries_beside: Many[AdjacentIds]
+    batches_beside: Many[AdjacentIds]
+    budgets_beside: Many[AdjacentIds]
 
 
 class MessagesSql(Statements, package=_PACKAGE, file="messages.sql", rows={"messages": NewMessage, "blocks": NewBlock}):
@@ -291,15 +291,15 @@ class MarkedRunsSql(Statements, package=_PACKAGE, file="marked_runs.sql", types=
     mark_values_of_tenant: Many[ValueCount]
 
 
-class GlancesSql(Statements, package=_PACKAGE, file="glances.sql", rows={"turns": TurnOfRun, "runs": RunOfSession}):
+class OverviewsSql(Statements, package=_PACKAGE, file="glances.sql", rows={"turns": TurnOfRun, "runs": RunOfSession}):
     calls_of_turns: Many[CallId]
-    open_below: One[OpenBelow]
+    open_below: One[OpenCounts]
     last_words: Many[MessageRow]
 
 
 class ContentSql(Statements, package=_PACKAGE, file="content.sql", types={"output": "json", "body": "json"}):
     failed_turn: One[TurnError]
-    unaccepted: Many[Unaccepted]
+    unaccepted: Many[UnansweredMessage]
     retire_messages: Exec
     refuse_result: Exec
     lock_blobs_of: Many[BlobHash]
@@ -334,9 +334,9 @@ class CallListsSql(Statements, package=_PACKAGE, file="call_lists.sql"):
 
 
 class EndingsSql(Statements, package=_PACKAGE, file="endings.sql"):
-    runs_upto: One[At]
-    turns_upto: One[At]
-    calls_upto: One[At]
+    runs_upto: One[TimeRow]
+    turns_upto: One[TimeRow]
+    calls_upto: One[TimeRow]
     ended_runs: Many[Finished]
     ended_turns: Many[Finished]
     ended_calls: Many[Finished]
@@ -353,7 +353,7 @@ class EventsSql(
     Statements,
     package=_PACKAGE,
     file="events.sql",
-    rows={"events": NewEvent, "speaking": Speaking, "deltas": NewDelta, "cursors": Cursor},
+    rows={"events": NewEvent, "speaking": StreamingAttempt, "deltas": NewDelta, "cursors": Cursor},
 ):
     begin_reading: Exec
     end_reading: Exec
@@ -396,8 +396,8 @@ class InboxSql(Statements, package=_PACKAGE, file="inbox.sql"):
     take_steers: Exec
     prune_steers: Exec
     mail: One[Mail]
-    mails: Many[MailOf]
-    interrupt: One[Interrupted]
+    mails: Many[RunMail]
+    interrupt: One[InterruptFlag]
     current_run: One[CurrentRun]
     last_accepted: One[CurrentRun]
     this_run: One[CurrentRun]

@@ -51,7 +51,7 @@ class Uses(NamedTuple):
         return Uses(*(mine - others for mine, others in zip(self, other, strict=True)))
 
 
-class Rules(NamedTuple):
+class TenantRules(NamedTuple):
     """The names that one tenant is allowed, by kind as in `Uses`; None: those of the agents that all may use."""
 
     tools: tuple[str, ...] | None
@@ -157,15 +157,15 @@ class TenantPolicy:
         if tenant and (why := await self.refusal(tenant, asked, transact)) is not None:
             raise UsageError(why)
 
-    def _rules(self, tenant: str) -> Rules:
+    def _rules(self, tenant: str) -> TenantRules:
         settings = self._settings()
         tools, models = self._tools.get(tenant), self._models.get(tenant)
-        return Rules(
+        return TenantRules(
             _names(settings.tenant_tools) if tools is None else tools,
             _names(settings.tenant_models) if models is None else models,
         )
 
-    def _undeclared(self, tenant: str, asked: Uses, rules: Rules) -> Uses:
+    def _undeclared(self, tenant: str, asked: Uses, rules: TenantRules) -> Uses:
         """What of these neither the rules nor the agents of this program let the tenant name."""
         declared = list(self._declared())
         left = asked.without(_all_of(spec for whose, spec in declared if whose == tenant))
@@ -196,11 +196,11 @@ def _refusal(tenant: str, what: str, name: str) -> str:
     )
 
 
-def _may_be_lent(left: Uses, rules: Rules) -> bool:
+def _may_be_lent(left: Uses, rules: TenantRules) -> bool:
     return any(names and rule is None for names, rule in zip(left, rules, strict=True))
 
 
-def _lent(left: Uses, shared: Uses, rules: Rules) -> Uses:
+def _lent(left: Uses, shared: Uses, rules: TenantRules) -> Uses:
     """What is left when a tenant may use what shared agents name, where no rule says what else it may."""
     return left.without(
         Uses(*(names if rule is None else frozenset() for names, rule in zip(shared, rules, strict=True)))

@@ -160,7 +160,7 @@ class Toolbox:
         kind = TOOL_KIND + title
         if signature is None:
             signature = ToolSignature(kind, function, self._core.settings.tool_output_cap)
-            self._core.doubts += _gaps(function, doc, signature.untyped())
+            self._core.warnings += _gaps(function, doc, signature.untyped())
         definition = Definition(
             kind=kind,
             function=function,

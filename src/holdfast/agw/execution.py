@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.agw.processes import ProcessLimits, Ran, ToolCall, run_tool
+from holdfast.agw.processes import ProcessLimits, ToolCall, ToolExit, run_tool
 from holdfast.clock import Clock
 from holdfast.errors import UsageError
 from holdfast.resp.frames import AFTER_AUTH
@@ -33,7 +33,7 @@ TEXT_TOOLS = (
 )  # fmt: skip
 
 
-class NotAllowed(UsageError):
+class CommandNotAllowed(UsageError):
     """The plan names a command that this worker does not have; nothing of it was run."""
 
 
@@ -52,7 +52,7 @@ class UnixTools:
     def path_of(self, command: str) -> str:
         path = self.paths.get(command)
         if path is None:
-            raise NotAllowed(f"{command[:64]!r} is not a tool of this worker")
+            raise CommandNotAllowed(f"{command[:64]!r} is not a tool of this worker")
         return path
 
 
@@ -90,7 +90,7 @@ LARGEST_UPDATE = AFTER_AUTH.bulk  # bytes of a report as JSON: the gateway close
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class PlanResult:
     """What came of a plan: the results of the tasks that were run, and why it failed if it did."""
 
     results: tuple[Mapping[str, Any], ...]
@@ -121,7 +121,7 @@ async def execute(  # noqa: PLR0917  what a plan is run with
     limits: ProcessLimits,
     clock: Clock,
     place: PlanPlace | None = None,
-) -> Executed:
+) -> PlanResult:
     """Run a plan. Whatever it, its input or a tool does wrong fails this job and nothing else.
 
     `place` always says how far it is.
@@ -131,30 +131,30 @@ async def execute(  # noqa: PLR0917  what a plan is run with
     try:
         commands = [(task, toolbox.path_of(task.command), task.arguments(input)) for task in plan.tasks]
     except UsageError as problem:  # before anything was run
-        return Executed((), str(problem))
+        return PlanResult((), str(problem))
     results: list[Mapping[str, Any]] = []
-    outputs: dict[int, Ran] = {}
+    outputs: dict[int, ToolExit] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-agw-", ignore_cleanup_errors=True) as folder:
         for task, path, args in commands:
             place.task = task.number
             source = outputs.get(task.input_from) if task.input_from is not None else None
             if source is not None and source.stdout_cut:
-                return Executed(tuple(results), f"task {task.input_from} wrote more than {limits.output} bytes")
+                return PlanResult(tuple(results), f"task {task.input_from} wrote more than {limits.output} bytes")
             stdin = source.stdout if source is not None else None
             try:
                 ran = await run_tool(ToolCall(path, args, stdin, Path(folder), task.timeout), limits, clock)
             except OSError as problem:
-                return Executed(tuple(results), f"task {task.number} cannot be started: {problem.strerror}")
+                return PlanResult(tuple(results), f"task {task.number} cannot be started: {problem.strerror}")
             outputs[task.number] = ran
             results.append(result_of(task, ran))
             if ran.timed_out:
-                return Executed(tuple(results), f"timeout: task {task.number} took more than {task.timeout} s")
+                return PlanResult(tuple(results), f"timeout: task {task.number} took more than {task.timeout} s")
             if ran.exit_code != 0:
-                return Executed(tuple(results), f"task {task.number} ended with exit code {ran.exit_code}")
-    return Executed(tuple(results))
+                return PlanResult(tuple(results), f"task {task.number} ended with exit code {ran.exit_code}")
+    return PlanResult(tuple(results))
 
 
-def result_of(task: UnixTask, ran: Ran) -> dict[str, Any]:
+def result_of(task: UnixTask, ran: ToolExit) -> dict[str, Any]:
     """A task's result as it is reported: text where the bytes are UTF-8, else base64, and what was cut off says so."""
     return {
         "task_number": task.number,
@@ -170,10 +170,10 @@ def result_of(task: UnixTask, ran: Ran) -> dict[str, Any]:
 def _stream(name: str, data: bytes, *, cut: bool) -> dict[str, Any]:
     cut = cut or len(data) > REPORTED
     text = _text(data[:REPORTED], cut=cut)
-    told: dict[str, Any] = {f"{name}_truncated": True} if cut else {}
+    notes: dict[str, Any] = {f"{name}_truncated": True} if cut else {}
     if text is None:
-        return {name: base64.b64encode(data[:REPORTED]).decode(), f"{name}_encoding": "base64", **told}
-    return {name: text, **told}
+        return {name: base64.b64encode(data[:REPORTED]).decode(), f"{name}_encoding": "base64", **notes}
+    return {name: text, **notes}
 
 
 def _text(data: bytes, *, cut: bool) -> str | None:

@@ -77,8 +77,8 @@ def _limited(command: Sequence[str], limits: ProcessLimits, timeout: float) -> l
     allowed = {name: _allowed(kinds[name], most) for name, most in wanted.items()}
     if (program := _prlimit()) is not None:
         return [program, *(f"--{name}={most}:{most}" for name, most in allowed.items()), "--", *command]
-    told = json.dumps([(kinds[name], most) for name, most in allowed.items()])
-    return [sys.executable, "-I", "-S", "-c", _BECOME, told, *command]
+    limits_json = json.dumps([(kinds[name], most) for name, most in allowed.items()])
+    return [sys.executable, "-I", "-S", "-c", _BECOME, limits_json, *command]
 
 
 def _allowed(kind: int, most: int) -> int:
@@ -124,7 +124,7 @@ _CHUNK = 65_536
 _PATIENCE = 5.0  # seconds for a keeper to kill what is left; nobody can kill what has become another user's
 
 
-class Ran(NamedTuple):
+class ToolExit(NamedTuple):
     """How a tool ended. A negative code is the signal that ended it."""
 
     exit_code: int
@@ -146,7 +146,7 @@ class ToolCall(NamedTuple):
     timeout: float  # seconds
 
 
-async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
+async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> ToolExit:
     """Run it to its end, or to the end of its time; `OSError` if it is gone. Cancelled, it kills what it started.
 
     The end is that of the tool itself: what it has left in the background is killed then.
@@ -155,7 +155,7 @@ async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
         raise FileNotFoundError(errno.ENOENT, f"{call.path} is no program any more")
     begun = clock.monotonic()
     process = await _start(call, limits)
-    out, err = _Kept(limits.output), _Kept(limits.output)
+    out, err = _OutputHead(limits.output), _OutputHead(limits.output)
     pumping = asyncio.gather(_feed(process, call.stdin), _drain(process.stdout, out), _drain(process.stderr, err))
     timed_out = False
     try:
@@ -169,7 +169,7 @@ async def run_tool(call: ToolCall, limits: ProcessLimits, clock: Clock) -> Ran:
         await _settle(process, pumping)
     code = process.returncode if process.returncode is not None else -signal.SIGKILL
     duration = int((clock.monotonic() - begun) * 1_000)
-    return Ran(code, bytes(out.data), bytes(err.data), duration, timed_out, out.cut, err.cut)
+    return ToolExit(code, bytes(out.data), bytes(err.data), duration, timed_out, out.cut, err.cut)
 
 
 async def _start(call: ToolCall, limits: ProcessLimits) -> asyncio.subprocess.Process:
@@ -192,7 +192,9 @@ async def _start(call: ToolCall, limits: ProcessLimits) -> asyncio.subprocess.Pr
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         process = await starting
-        await _settle(process, asyncio.gather(*(_drain(each, _Kept(0)) for each in (process.stdout, process.stderr))))
+        await _settle(
+            process, asyncio.gather(*(_drain(each, _OutputHead(0)) for each in (process.stdout, process.stderr)))
+        )
         raise
 
 
@@ -201,7 +203,7 @@ def _kept(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), *command]
 
 
-class _Kept:
+class _OutputHead:
     """The beginning of a stream."""
 
     def __init__(self, cap: int) -> None:
@@ -223,7 +225,7 @@ async def _feed(process: asyncio.subprocess.Process, stdin: bytes | None) -> Non
     process.stdin.close()
 
 
-async def _drain(stream: asyncio.StreamReader | None, kept: _Kept) -> None:
+async def _drain(stream: asyncio.StreamReader | None, kept: _OutputHead) -> None:
     """Read to the end: a tool that writes more than is kept must not stand still."""
     assert stream is not None
     while chunk := await stream.read(_CHUNK):

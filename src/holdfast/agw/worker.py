@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agw.execution import Executed, PlanPlace, UnixTools, execute, fitted
+from holdfast.agw.execution import PlanPlace, PlanResult, UnixTools, execute, fitted
 from holdfast.agw.link import GatewayAddress, GatewayRefusal, Link, LinkPatience
 from holdfast.agw.processes import ProcessLimits
 from holdfast.clock import Ports
@@ -286,7 +286,7 @@ class AgwWorker:
             del self._jobs[id]
             self._free.release()
 
-    async def _reported(self, job: Mapping[str, Any]) -> Executed:
+    async def _reported(self, job: Mapping[str, Any]) -> PlanResult:
         """Run a job, and say now and then how far it is."""
         place = PlanPlace()
         reporting = asyncio.create_task(self._report(job, place))
@@ -300,32 +300,32 @@ class AgwWorker:
             await asyncio.gather(reporting, return_exceptions=True)
 
     async def _report(self, job: Mapping[str, Any], place: PlanPlace) -> None:
-        told: dict[str, int] = {}
+        reported: dict[str, int] = {}
         while not place.ended.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.report_seconds):
                     await place.ended.wait()
-            if place.ended.is_set() or place.as_json() == told:
+            if place.ended.is_set() or place.as_json() == reported:
                 continue
-            told = place.as_json()
+            reported = place.as_json()
             try:
-                await self._deliver(job["job_id"], {"status": "running", "attempt": job.get("attempt"), **told})
+                await self._deliver(job["job_id"], {"status": "running", "attempt": job.get("attempt"), **reported})
             except GatewayRefusal as refusal:  # the result will say more
                 log.warning("progress of job %s is not wanted: %s", job["job_id"], refusal)
                 return
 
-    async def _execute(self, job: Mapping[str, Any], place: PlanPlace) -> Executed:
+    async def _execute(self, job: Mapping[str, Any], place: PlanPlace) -> PlanResult:
         if "plan" not in job:
-            return Executed((), f"this worker runs plans, and a job of kind {job.get('kind')!r} has none")
+            return PlanResult((), f"this worker runs plans, and a job of kind {job.get('kind')!r} has none")
         try:
             plan = read_plan(job["plan"])
         except UsageError as problem:
-            return Executed((), f"the plan cannot be run: {problem}")
+            return PlanResult((), f"the plan cannot be run: {problem}")
         try:
             return await execute(plan, job.get("input"), self._toolbox, self._limits, self._ports.clock, place)
         except Exception as problem:  # the edge of a job: it fails, and nothing else
             log.exception("job %s failed in the worker", job["job_id"])
-            return Executed((), f"the worker failed: {type(problem).__name__}")
+            return PlanResult((), f"the worker failed: {type(problem).__name__}")
 
     async def _deliver(self, id: str, update: Mapping[str, Any]) -> None:
         """Tell the gateway, however often the connection is lost; `Refusal` if it does not want to know."""

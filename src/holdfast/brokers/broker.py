@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast import durations, validation
 from holdfast.brokers.hub import Hub, KeptLease, Key
-from holdfast.brokers.waiters import Takes
+from holdfast.brokers.waiters import BrokerScope
 from holdfast.client.core import Core, LoopState
 from holdfast.client.declarations import limits_of
 from holdfast.client.jobs import ENQUEUE_DEFAULTS, EnqueueOptions, Job, JobFunction
@@ -180,7 +180,7 @@ class NamedJobOptions(EnqueueOptions, total=False):
     attempts: int | None
 
 
-async def _nobody() -> None:
+async def _never_called() -> None:
     """In place of a function: such a job never runs here."""
 
 
@@ -195,7 +195,7 @@ class NamedJob(JobFunction[Any, Any]):
     """A kind without a function: its payload is stored as it was given."""
 
     def __init__(self, core: Core, definition: Definition, payload: object) -> None:
-        super().__init__(core, definition, _nobody)
+        super().__init__(core, definition, _never_called)
         self._given = payload
 
     async def enqueue_with(self, options: EnqueueOptions) -> Job[Any]:
@@ -244,8 +244,8 @@ def _definition(core: Core, kind: str, queue: str | None, requires: frozenset[st
     policy = core.policies.get(name, Queue())
     return Definition(
         kind=kind,
-        function=_nobody,
-        signature=Signature(kind, _nobody),
+        function=_never_called,
+        signature=Signature(kind, _never_called),
         queue=codec.check_text(name, what="a queue name"),
         requires=requires,
         retry=(declared.retry if declared else None) or policy.retry or RetryPolicy(),
@@ -356,7 +356,7 @@ class Broker:
         self._left = False
         self.who = _registration(core, name, id, queues, capabilities, slots)
         self.id = self.who.id
-        self.takes = Takes(self.who.queues, frozenset(self.who.capabilities))
+        self.takes = BrokerScope(self.who.queues, frozenset(self.who.capabilities))
         self.renews = _renews(renewal)
         self.ttl_us = _ttl_us(lease_ttl, core.settings, renews=self.renews)
         self.seq = 0

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Protocol
 
-from holdfast.brokers.waiters import BrokerRoutes, Takes, Waiter, Waiters
+from holdfast.brokers.waiters import BrokerRoutes, BrokerScope, Waiter, Waiters
 from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import DuplicateWorker, HoldfastError, LeaseLost, StoreUnavailable, Unavailable, UsageError
@@ -27,14 +27,14 @@ from holdfast.kernel.database import Database
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import Beat, renew_one
 from holdfast.kernel.routes import serves
-from holdfast.kernel.rows import Ending, Lease, Renewed
+from holdfast.kernel.rows import Ending, Lease, RenewedLease
 from holdfast.kernel.states import WorkerState
 from holdfast.kernel.waiting import report_progress
 from holdfast.kernel.workers import Registration
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
-from holdfast.workers.endings import as_written
+from holdfast.workers.endings import ending_after
 from holdfast.workers.lifeline import Lifeline, Pulse
 from holdfast.workers.role import Role
 from holdfast.workers.slots import Holding
@@ -52,7 +52,7 @@ class Member(Protocol):
 
     seq: int
     who: Registration
-    takes: Takes
+    takes: BrokerScope
     renews: bool
     ttl_us: int
     draining: bool
@@ -97,7 +97,7 @@ class Hub:
         self._members: dict[int, Member] = {}
         self._kept: dict[Key, KeptLease] = {}
         self.routes = BrokerRoutes(database, settings)
-        self.telling = WorkerTelemetry(ports, self.id)
+        self.telemetry = WorkerTelemetry(ports, self.id)
         self.waiters = Waiters(
             database, ports, self.routes, accept=self._accept, give_back=self._give_back, returned=self._on_returned
         )
@@ -105,7 +105,7 @@ class Hub:
             database,
             ports,
             settings,
-            self.telling,
+            self.telemetry,
             chores=registry.chores,
             routing=self.routes,
             known_routes=self.routes,
@@ -147,7 +147,7 @@ class Hub:
         await self._station.finish()
         self._give_up_endings()
         await self._station.leave()
-        self.telling.stopped(self._station.seq, self.telling.tally.finished, left=len(self._kept))
+        self.telemetry.stopped(self._station.seq, self.telemetry.tally.finished, left=len(self._kept))
 
     def _give_up_endings(self) -> None:
         for kept in self._kept.values():
@@ -249,7 +249,7 @@ class Hub:
                 self.waiters.work.set()  # before the next claim they go back
 
     def _on_returned(self, jobs: int) -> None:
-        self.telling.returned(self._station.seq, jobs)
+        self.telemetry.returned(self._station.seq, jobs)
 
     def _unwanted(self, taking: asyncio.Task[KeptLease | None]) -> None:
         """Who wanted it has gone."""
@@ -269,7 +269,7 @@ class Hub:
         self._on_renewed(kept, renewed, sent_at, ttl_us)
 
     async def end(self, kept: KeptLease, outcome: Ends) -> str:
-        return await self._put(kept, as_written(kept.lease, outcome, None, self.settings, self.ports.random))
+        return await self._put(kept, ending_after(kept.lease, outcome, None, self.settings, self.ports.random))
 
     async def release(self, kept: KeptLease) -> str:
         return await self._put(kept, release(kept.lease))
@@ -324,7 +324,7 @@ class Hub:
             return
         self._forget(kept)
         if state is not None or not kept.lost.is_set():  # a loss is told once
-            self.telling.settled(kept, ending, state)
+            self.telemetry.settled(kept, ending, state)
         if state is None:
             kept.lost.set()
         elif state == "scheduled":
@@ -341,7 +341,7 @@ class Hub:
 
     def _lose(self, kept: KeptLease) -> None:
         if not kept.lost.is_set():
-            self.telling.lost(kept)
+            self.telemetry.lost(kept)
         kept.lost.set()
         self._forget(kept)
 
@@ -383,12 +383,12 @@ class Hub:
             for broker in self._members.values():
                 broker.draining = True
         if refused:
-            self._station.mend(self._register_again)
+            self._station.repair(self._register_again)
         for row in beat.hosted:
             if row.status == WorkerState.DRAINING and row.seq in self._members:
                 self._members[row.seq].draining = True
         if beat.given_up:
-            self._station.mend(partial(self._join_again, beat.given_up))
+            self._station.repair(partial(self._join_again, beat.given_up))
         for renewed in beat.renewed:
             if (kept := self._kept.get((renewed.seq, renewed.epoch, renewed.token))) is not None:
                 self._on_renewed(kept, renewed, sent_at, kept.owner.ttl_us)
@@ -396,7 +396,7 @@ class Hub:
             if (lost := self._kept.get((held.seq, held.epoch, held.token))) is not None and not lost.ending:
                 self._lose(lost)
 
-    def _on_renewed(self, kept: KeptLease, row: Renewed, sent_at: float, ttl_us: int) -> None:
+    def _on_renewed(self, kept: KeptLease, row: RenewedLease, sent_at: float, ttl_us: int) -> None:
         kept.until = row.lease_until
         kept.fence_at = max(kept.fence_at, self._fence(kept.owner, kept.lease, sent_at, kept.claimed_at, ttl_us))
         kept.cancel_requested = row.cancel_requested_at is not None

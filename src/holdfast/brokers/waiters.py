@@ -16,7 +16,7 @@ from holdfast.kernel.brokers import Claimer, LostAnswers, claim_for
 from holdfast.kernel.claim import heads
 from holdfast.kernel.database import Database
 from holdfast.kernel.routes import serves
-from holdfast.kernel.rows import Lease, Route, Sight
+from holdfast.kernel.rows import Lease, Observation, Route
 from holdfast.kernel.workers import learn_routes
 from holdfast.settings import Settings
 
@@ -27,7 +27,7 @@ from holdfast.settings import Settings
 # comes back short.
 
 
-class Takes(NamedTuple):
+class BrokerScope(NamedTuple):
     """What a broker takes."""
 
     queues: tuple[str, ...] | None
@@ -39,7 +39,7 @@ class BrokerRoutes:
         self._database = database
         self._refresh = settings.route_refresh.total_seconds()
         self._known: dict[int, Route] = {}
-        self._served: dict[Takes, set[int]] = {}
+        self._served: dict[BrokerScope, set[int]] = {}
         self._changed_at = 0
         self._learned_at = float("-inf")
         self.hot: dict[int, None] = {}
@@ -52,13 +52,13 @@ class BrokerRoutes:
     def due_at(self) -> float:
         return self._learned_at + self._refresh
 
-    def of(self, takes: Takes) -> set[int]:
+    def of(self, takes: BrokerScope) -> set[int]:
         """The routes on which somebody who takes this is served."""
         if takes not in self._served:
             self._served[takes] = {route.id for route in self._known.values() if serves(route, *takes)}
         return self._served[takes]
 
-    def keep(self, wanted: Collection[Takes]) -> None:
+    def keep(self, wanted: Collection[BrokerScope]) -> None:
         """Forget the lists that nobody needs any more."""
         self._served = {takes: routes for takes, routes in self._served.items() if takes in wanted}
 
@@ -69,7 +69,7 @@ class BrokerRoutes:
     async def begin(self) -> None:
         await self._learn(0)
 
-    async def after(self, sight: Sight, now: float) -> bool:
+    async def after(self, sight: Observation, now: float) -> bool:
         """Read what a look showed to be new; True when there is more to serve than before."""
         changed_at = sight.routes_changed or 0
         if now - self._learned_at >= self._refresh:
@@ -119,7 +119,7 @@ class Waiter:
     """One call for up to `n` leases. `room` says for how many its broker has slots now, `reserve` keeps some free."""
 
     worker: Callable[[], int]
-    takes: Takes
+    takes: BrokerScope
     n: int
     ttl_us: int
     room: Callable[[], int]

@@ -155,9 +155,9 @@ def _refuse_namesake() -> None:
 
 def _tell(problem: Exception, message: str, notes: Sequence[str] = ()) -> None:
     if "--leash" in sys.argv[1:]:
-        from holdfast.pools.leash import say_last_words
+        from holdfast.pools.leash import send_last_words
 
-        say_last_words(message)
+        send_last_words(message)
     if "--json" in sys.argv[1:]:
         from holdfast.text import shown_text
 
@@ -169,9 +169,9 @@ def _tell(problem: Exception, message: str, notes: Sequence[str] = ()) -> None:
 def _members(problem: Exception) -> dict[str, str]:
     if not isinstance(problem, HoldfastError):
         return {"error": type(problem).__name__}
-    from holdfast.text import told
+    from holdfast.text import problem_members
 
-    return told(problem)
+    return problem_members(problem)
 
 
 def notes_of(problem: BaseException | None) -> list[str]:

@@ -12,7 +12,7 @@ import click
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import ask, json_option, print_json, url_option
 from holdfast.cli.plan import read_json, tenant_option
-from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width
+from holdfast.cli.tables import Column, TableStyle, on_terminal, print_table, terminal_width
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.ids import new_id
 from holdfast.resp import jobs, plans
@@ -108,7 +108,7 @@ async def _results(app: Holdfast, tenant: str, ids: list[str]) -> list[dict[str,
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    look = TableLook(terminal=True, width=terminal_width()) if on_terminal() else TableLook()
+    look = TableStyle(terminal=True, width=terminal_width()) if on_terminal() else TableStyle()
     print_table(_COLUMNS, [_cells(each) for each in found], look, empty="no jobs")
 
 

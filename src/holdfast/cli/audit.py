@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.access.audit import Verified
+from holdfast.access.audit import AuditCheck
 from holdfast.app import Holdfast
 from holdfast.cli.options import after_option, ask, json_option, limit_option, print_json, url_option
 from holdfast.cli.tables import Column, Listing, print_list, wide_option
@@ -56,7 +56,7 @@ def ls(limit: int, after: str | None, url: str | None, as_json: bool, wide: bool
 def verify(ctx: click.Context, url: str | None, as_json: bool) -> None:
     """Verify the chain of hashes; exit code 1 if a row was changed or removed."""
 
-    async def verified(app: Holdfast) -> Verified:
+    async def verified(app: Holdfast) -> AuditCheck:
         return await app.access.audit.verify()
 
     found = ask(url, verified)

@@ -21,7 +21,7 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Listing, Row, TableLook, look_at, print_list, print_table, wide_option
+from holdfast.cli.tables import Column, Listing, Row, TableStyle, look_at, print_list, print_table, wide_option
 
 _BATCHES = Listing(
     "batches",
@@ -83,7 +83,7 @@ def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
 def show(id: str, limit: int, url: str | None, as_json: bool) -> None:
     """Show one batch: its requests, and what it waits for."""
 
-    async def found(app: Holdfast) -> tuple[BatchRecord, list[RequestRecord], list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[BatchRecord, list[RequestRecord], list[Row], TableStyle]:
         row = await app.batches.get(await whole(app, id, "batch"))
         requests = list(await app.batches.requests(row.id, limit=limit)) if limit else []
         shown: list[Row] = [(r.custom_id, r.run, r.turn, r.attempt, r.state, r.outcome) for r in requests]

@@ -16,7 +16,7 @@ import click
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import changed, json_option, print_json, progress, set_option, url_option
 from holdfast.cli.target import database_label, settings_for
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from holdfast.text import plural
 from holdfast.workers.role import Role
 
@@ -26,7 +26,7 @@ _SINGLES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BenchResult:
     jobs: int
     enqueue_per_second: float
     work_per_second: float
@@ -71,7 +71,7 @@ class Bench:
     async def _note(self, number: int) -> None:
         self._started[number] = time.perf_counter()
 
-    async def run(self, jobs: int) -> Measured:
+    async def run(self, jobs: int) -> BenchResult:
         async with self._app:
             try:
                 enqueued = await self._enqueue(jobs)
@@ -79,7 +79,7 @@ class Bench:
                 latencies = sorted(await self._singles())
             finally:
                 await self._clean()
-        return Measured(
+        return BenchResult(
             jobs=jobs,
             enqueue_per_second=jobs / enqueued,
             work_per_second=jobs / worked,
@@ -118,5 +118,5 @@ class Bench:
 
     async def _clean(self) -> None:
         await self._app.jobs.cancel(state="pending", queue=QUEUE, reason="the bench was interrupted")
-        async for _ in Pruner(core_of(self._app).runtime().database, Keep(0, 0, firm=True)).thoroughly(queue=QUEUE):
+        async for _ in Pruner(core_of(self._app).runtime().database, KeepRule(0, 0, firm=True)).thoroughly(queue=QUEUE):
             pass

@@ -17,7 +17,7 @@ from holdfast.app import Holdfast, core_of
 from holdfast.cli import target as named
 from holdfast.cli.inquiries import about
 from holdfast.cli.options import app_for, json_option, url_option
-from holdfast.cli.run import Speaker, event_dict
+from holdfast.cli.run import RunPrinter, event_dict
 from holdfast.errors import AlreadyDecided, NotFound, NoWorker, RunFailed, UsageError
 from holdfast.events import ApprovalRequested, Event, InputRequested, QuestionAsked
 from holdfast.kernel import codec
@@ -65,13 +65,13 @@ def command(  # noqa: PLR0917  the options of the command
         core_of(app).binding.embedded = False  # a worker serves it elsewhere
         if not named.file_is_there(app.settings):
             find(app, name)
-    talk = Talk(app, as_json=as_json, thinking=thinking)
+    talk = ChatTerminal(app, as_json=as_json, thinking=thinking)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(talk.run(name, key, stored=stored))
     ctx.exit(talk.code)
 
 
-class Talk:
+class ChatTerminal:
     """One conversation at the terminal; `code` is what the command exits with."""
 
     def __init__(self, app: Holdfast, *, as_json: bool, thinking: bool) -> None:
@@ -108,7 +108,7 @@ class Talk:
 
     async def _follow(self, run: Run[Any]) -> None:
         """Show what happens until the run has ended, or waits for somebody who is not here."""
-        speaker = Speaker(thinking=self._thinking, here=True)
+        speaker = RunPrinter(thinking=self._thinking, here=True)
         asked: set[str] = set()
         self.code = 0
         async for event in paced(run.stream()):

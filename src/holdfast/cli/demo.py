@@ -48,7 +48,7 @@ from holdfast.values.jobs import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class DemoFigures:
     """The demo's figures. `problems` is empty when all is as promised."""
 
     runs: int
@@ -63,7 +63,7 @@ class Books:
     problems: tuple[str, ...]
 
 
-async def close_books(hf: Holdfast, towns: dict[str, Run[str]], witness: Path, journal: Path) -> Books:
+async def close_books(hf: Holdfast, towns: dict[str, Run[str]], witness: Path, journal: Path) -> DemoFigures:
     """Compare everything; nothing here is taken from one side alone."""
     asked = Counter(_turn_of(line["call"]) for line in read_witness(witness) if line["event"] == "sent")
     recorded = unknown = rebought = calls = completed_calls = 0
@@ -92,7 +92,7 @@ async def close_books(hf: Holdfast, towns: dict[str, Run[str]], witness: Path, j
         problems.append(f"{calls} tool calls are recorded, {len(begun)} were seen")
     again = sum(times > 1 for times in begun.values())
     bought = asked.total()
-    return Books(
+    return DemoFigures(
         len(towns), completed, recorded, unknown, bought, rebought, calls, completed_calls, again, tuple(problems)
     )
 
@@ -204,7 +204,7 @@ class Demo:
         self._seen: dict[str, float] = {}  # calls of the model that are under way, since when
         self._begun = self._picky_until = time.monotonic()
 
-    async def play(self) -> Books:
+    async def play(self) -> DemoFigures:
         try:
             async with asyncio.timeout(_MOST):
                 return await self._play()
@@ -213,7 +213,7 @@ class Demo:
         finally:
             await hf.close()
 
-    async def _play(self) -> Books:
+    async def _play(self) -> DemoFigures:
         await hf.migrate()
         self._say(f"Six runs of an agent, three workers, two of them killed.  {database_label(hf.settings)}")
         await self._accept()
@@ -384,7 +384,7 @@ class Demo:
         if not self._quiet:
             click.echo(f"{_CLEAR}{text}" if sys.stdout.isatty() else text)
 
-    def _report(self, books: Books, lines: list[tuple[float, str]]) -> None:
+    def _report(self, books: DemoFigures, lines: list[tuple[float, str]]) -> None:
         self._act(
             "The books",
             "What Holdfast recorded, beside what the model says it was asked for.",

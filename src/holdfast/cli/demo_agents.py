@@ -68,12 +68,12 @@ def _append(path: str, line: dict[str, Any]) -> None:
         os.close(file)
 
 
-def _town(messages: list[Wire]) -> str:
+def _last_word(messages: list[Wire]) -> str:
     return last_user_text(messages).removesuffix(".").split()[-1]
 
 
 def _look_up(messages: list[Wire]) -> ScriptedTurn:
-    town = _town(messages)
+    town = _last_word(messages)
     opening = say(f"I look up the weather in {town} and reserve a seat; then I write.")
     return calls(opening, call("weather", town=town), call("reserve", town=town))
 
@@ -85,16 +85,16 @@ hf.script(
         _look_up,
         lambda messages: calls(
             say("Before I hand it in, somebody else should look at it."),
-            call("checker", task=f"Check the note about {_town(messages)}."),
+            call("checker", task=f"Check the note about {_last_word(messages)}."),
         ),
-        lambda messages: say(note(_town(messages))),
+        lambda messages: say(note(_last_word(messages))),
     ),
 )
 hf.script(
     "checker",
     Script(
-        lambda messages: calls(say("I compare it with the timetable."), call("timetable", town=_town(messages))),
-        lambda messages: say(f"The note about {_town(messages)} is right: every hour, the last train at 23:10."),
+        lambda messages: calls(say("I compare it with the timetable."), call("timetable", town=_last_word(messages))),
+        lambda messages: say(f"The note about {_last_word(messages)} is right: every hour, the last train at 23:10."),
     ),
 )
 

@@ -45,7 +45,7 @@ def command(target: str | None, options: tuple[str, ...]) -> None:
         signal.signal(number, _interrupt)
     worker = [sys.executable, "-m", "holdfast", "worker", *named, "--leash", "--set", f"drain_grace={_GRACE}", *options]
     folder = found.folder
-    with contextlib.suppress(_Stopped):
+    with contextlib.suppress(_StopSignal):
         while True:
             seen = stamps(folder)
             with running(worker) as child:
@@ -55,12 +55,12 @@ def command(target: str | None, options: tuple[str, ...]) -> None:
     click.echo("stopped")
 
 
-class _Stopped(KeyboardInterrupt):
+class _StopSignal(KeyboardInterrupt):
     """A signal asked us to stop."""
 
 
 def _interrupt(number: int, _: object) -> None:
-    raise _Stopped(number)
+    raise _StopSignal(number)
 
 
 def _watch(folder: Path, seen: dict[Path, float], child: subprocess.Popen[bytes]) -> Path:
@@ -96,7 +96,7 @@ def running(worker: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen(shown, stdin=subprocess.PIPE, start_new_session=True, env=environment_with(url))
     try:
         yield child
-    except _Stopped as stopped:
+    except _StopSignal as stopped:
         if child.poll() is None:
             again = "press Ctrl-C again" if stopped.args == (signal.SIGINT,) else "send SIGTERM again"
             click.echo(f"stopping the worker: its jobs have up to {_GRACE}; {again} to stop at once")
@@ -112,7 +112,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.terminate()
         try:
             child.wait(max(0.0, until - time.monotonic()))
-        except _Stopped:
+        except _StopSignal:
             click.echo("stopping at once")
         except subprocess.TimeoutExpired:
             child.kill()

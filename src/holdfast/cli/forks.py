@@ -26,7 +26,7 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole, whole_session
-from holdfast.cli.tables import Column, TableLook, cell_text, look_at, print_table
+from holdfast.cli.tables import Column, TableStyle, cell_text, look_at, print_table
 from holdfast.cli.target import repeated
 from holdfast.durations import show
 from holdfast.errors import UsageError
@@ -110,7 +110,7 @@ def export(  # noqa: PLR0917  the options of the command
 def compare(a: str, b: str, url: str | None, as_json: bool) -> None:
     """Show two runs side by side: how they ended, what they called and used, and how their answers differ."""
 
-    async def compared(app: Holdfast) -> tuple[Comparison, TableLook]:
+    async def compared(app: Holdfast) -> tuple[Comparison, TableStyle]:
         found = await app.runs.compare(await whole(app, a, "run"), await whole(app, b, "run"))
         return found, await look_at(app, [Column("", of="run")], [(found.a.run.id,), (found.b.run.id,)])
 
@@ -169,7 +169,7 @@ def fork_session(  # noqa: PLR0917  the options of the command
         click.echo(f"session {made.id}")
 
 
-def print_comparison(found: Comparison, look: TableLook) -> None:
+def print_comparison(found: Comparison, look: TableStyle) -> None:
     """For people: what is the same is said once."""
     rows = [
         (_FACTS.get(fact.name, fact.name.replace("_", " ")), _shown(fact.name, fact.a), _shown(fact.name, fact.b))

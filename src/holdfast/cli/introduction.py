@@ -49,7 +49,7 @@ def introduce(app: Holdfast, role: Role, part: ProcessNumber) -> None:
     withheld = core_of(app).registry.withheld()
     if part.number == 1:
         _say_what_it_serves(app, role, part, withheld)
-        core_of(app).tell_doubts()
+        core_of(app).log_warnings()
     core_of(app).keys.reported(withheld)
 
 

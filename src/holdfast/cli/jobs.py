@@ -33,7 +33,7 @@ from holdfast.cli.tables import (
     Column,
     Listing,
     Row,
-    TableLook,
+    TableStyle,
     look_at,
     on_terminal,
     print_list,
@@ -265,7 +265,7 @@ def ls(url: str | None, as_json: bool, wide: bool, **filters: Any) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one job with all its details, attempts and children."""
 
-    async def found(app: Holdfast) -> tuple[JobRecord, Sequence[AttemptRecord], Sequence[Child], list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[JobRecord, Sequence[AttemptRecord], Sequence[Child], list[Row], TableStyle]:
         row = await app.jobs.get(await whole(app, id, "job"))
         attempts = await app.jobs.attempts(row.id)
         rows: list[Row] = [(a.token, a.worker, a.outcome, a.started_at, a.ended_at) for a in attempts]

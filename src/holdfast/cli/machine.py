@@ -14,7 +14,7 @@ from holdfast import values
 from holdfast.app import Holdfast, core_of, machines_of
 from holdfast.cli.options import ask, json_option, limit_option, print_json, print_pairs, url_option
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Listing, Row, TableLook, look_at, print_listed, print_table, wide_option
+from holdfast.cli.tables import Column, Listing, Row, TableStyle, look_at, print_listed, print_table, wide_option
 from holdfast.cli.target import app_for, app_option, app_with_code, find, program_for
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.ids import is_id
@@ -261,7 +261,7 @@ class _Execution(NamedTuple):
 def ls(*, url: str | None, name: str | None, state: str | None, limit: int, wide: bool, as_json: bool) -> None:
     """List executions, newest first, with the state of the machine that each is in."""
 
-    async def found(app: Holdfast) -> tuple[list[_Execution], list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[list[_Execution], list[Row], TableStyle]:
         executions = [await _located(app, job) for job in await _jobs(app, name, state, limit)]
         rows: list[Row] = [
             (each.job.id, each.job.kind.removeprefix(KIND), each.job.state, each.at, each.step, each.job.created_at)
@@ -302,7 +302,7 @@ async def _located(app: Holdfast, job: JobRecord) -> _Execution:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one execution: where it is, its context, what has happened to it, and why it does not continue."""
 
-    async def found(app: Holdfast) -> tuple[api.ExecutionDetail, list[MachineEvent], list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[api.ExecutionDetail, list[MachineEvent], list[Row], TableStyle]:
         job = await app.jobs.get(await _execution_id(app, id))
         events = await ExecutionHandle[Any](core_of(app), app.jobs[job.id].id).history()
         detail = await api.detailed(core_of(app), job)

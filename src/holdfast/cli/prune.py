@@ -11,7 +11,7 @@ from holdfast.cli.options import ask, json_option, over_cap, print_json, url_opt
 from holdfast.cli.queues import require_queue
 from holdfast.durations import microseconds
 from holdfast.kernel.queues import CAP
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from holdfast.settings import Settings
 from holdfast.text import plural, shown
 
@@ -66,8 +66,8 @@ def command(
         click.echo("nothing would be removed")
 
 
-def _kept(older_than: str | None, keep: int | None, settings: Settings) -> Keep:
+def _kept(older_than: str | None, keep: int | None, settings: Settings) -> KeepRule:
     if older_than is None and keep is None:
-        return Keep(microseconds(settings.retention), settings.retention_jobs)
+        return KeepRule(microseconds(settings.retention), settings.retention_jobs)
     age = _FOR_EVER_US if older_than is None else microseconds(older_than)
-    return Keep(age, _ALL_JOBS if keep is None else keep, firm=True)
+    return KeepRule(age, _ALL_JOBS if keep is None else keep, firm=True)

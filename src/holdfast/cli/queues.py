@@ -21,7 +21,17 @@ from holdfast.cli.options import (
     rough,
     url_option,
 )
-from holdfast.cli.tables import Column, Either, Listing, Row, TableLook, look_at, print_list, print_table, wide_option
+from holdfast.cli.tables import (
+    Column,
+    DualCell,
+    Listing,
+    Row,
+    TableStyle,
+    look_at,
+    print_list,
+    print_table,
+    wide_option,
+)
 from holdfast.cli.target import repeated
 from holdfast.durations import microseconds
 from holdfast.durations import show as show_duration
@@ -94,7 +104,7 @@ class QueueReport(NamedTuple):
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show one queue: its policy, its counts, its lanes, how long its oldest job waits, and who serves it."""
 
-    async def viewed(app: Holdfast) -> tuple[QueueReport, list[Row], TableLook]:
+    async def viewed(app: Holdfast) -> tuple[QueueReport, list[Row], TableStyle]:
         view = await _view(app, name)
         shown = [_lane(lane) for lane in view.lanes]
         return view, shown, await look_at(app, _LANES, shown)
@@ -195,8 +205,8 @@ def _lane(lane: LaneRecord) -> Row:
     )
 
 
-def _paused(row: QueueCounts) -> Either | None:
+def _paused(row: QueueCounts) -> DualCell | None:
     if row.paused_at is None:
         return None
     reason = [f": {row.pause_reason}"] if row.pause_reason else []
-    return Either(f"since {moment(row.paused_at)}{''.join(reason)}", [row.paused_at, *reason])
+    return DualCell(f"since {moment(row.paused_at)}{''.join(reason)}", [row.paused_at, *reason])

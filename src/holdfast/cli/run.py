@@ -37,7 +37,7 @@ from holdfast.validation import did_you_mean
 # The events of a run on a terminal, as they come.
 
 
-class Speaker:
+class RunPrinter:
     """Writes text as it is said, and one line for everything else that a person wants to know."""
 
     def __init__(self, *, thinking: bool = False, where: str = "", here: bool = False) -> None:
@@ -164,7 +164,7 @@ async def _agent(app: Holdfast, name: str) -> Agent[Any]:
 async def _follow(run: Run[Any], url: str | None, about: dict[str, str | None] | None) -> None:
     """Until the run has ended; `RunFailed` when it has no answer. `about` is what JSON says of it before the result."""
     if sys.stdout.isatty() and about is None:
-        speaker = Speaker(where=repeated(url))
+        speaker = RunPrinter(where=repeated(url))
         async for event in run.stream():
             speaker.hear(event)
         await run.result()

@@ -31,7 +31,7 @@ from holdfast.cli.options import (
     text_of,
     url_option,
 )
-from holdfast.cli.run import Speaker, event_dict
+from holdfast.cli.run import RunPrinter, event_dict
 from holdfast.cli.short_ids import whole, whole_agent, whole_session
 from holdfast.cli.tables import Column, Listing, print_list, wide_option
 from holdfast.cli.target import repeated
@@ -202,7 +202,7 @@ def tail(id: str, after: int, url: str | None, as_json: bool) -> None:
 
     async def follow() -> None:
         async with app:
-            speaker = Speaker(where=repeated(url))
+            speaker = RunPrinter(where=repeated(url))
             async for event in app.runs[await whole(app, id, "run")].stream(after):
                 if as_json:
                     click.echo(codec.encode(event_dict(event), what="an event", cap=1 << 28))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.options import all_of, ask, json_option, moment, print_json, reason_option, url_option
-from holdfast.cli.tables import Column, Either, Listing, print_list, wide_option
+from holdfast.cli.tables import Column, DualCell, Listing, print_list, wide_option
 from holdfast.cli.target import repeated
 from holdfast.text import shown
 from holdfast.values.queues import ScheduleRecord
@@ -27,7 +27,7 @@ _SCHEDULES = Listing(
 
 def _kind(row: ScheduleRecord) -> object:
     """On a terminal only where it is not the schedule's own name."""
-    return Either(row.kind, [""]) if row.kind == row.name else row.kind
+    return DualCell(row.kind, [""]) if row.kind == row.name else row.kind
 
 
 @click.group()

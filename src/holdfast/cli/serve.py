@@ -17,10 +17,10 @@ from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp
 from holdfast.cli.target import app_argument, app_for, app_with_code, url_option
 from holdfast.errors import MissingExtra, UsageError
-from holdfast.http.security.binds import LOCAL, Bind, Prefixed, check_bind, read_bind
-from holdfast.kernel.database import unheeded
+from holdfast.http.security.binds import LOCAL, Bind, PathPrefix, check_bind, read_bind
+from holdfast.kernel.database import ignore_change
 from holdfast.text import plural
-from holdfast.threads import Awaited, StopNotice, again
+from holdfast.threads import StopNotice, StopWait, again
 
 if TYPE_CHECKING:
     import uvicorn
@@ -93,16 +93,16 @@ async def _serve(  # noqa: PLR0913  options of the command
             await server._serve([listener])
 
 
-def stop_on_signals(server: uvicorn.Server, within: float, hurry: Callable[[], None] = unheeded) -> None:
+def stop_on_signals(server: uvicorn.Server, within: float, hurry: Callable[[], None] = ignore_change) -> None:
     """Stop the server at a signal, when the requests under way are answered; at a second one without that.
 
     `hurry` is called at the second one too, for what drains after the server.
     """
 
-    def under_way() -> Awaited:
+    def under_way() -> StopWait:
         count = len(server.server_state.tasks)
         words, are = plural(count, "request"), "is" if count == 1 else "are"
-        return Awaited(count, words, "stop at once", f"{words} {are} cut off")
+        return StopWait(count, words, "stop at once", f"{words} {are} cut off")
 
     def stop(number: int) -> None:
         if server.should_exit:
@@ -123,7 +123,7 @@ def _behind(web: AsgiApp, proxies: tuple[str, ...], prefix: str) -> AsgiApp:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
     believed: Any = ProxyHeadersMiddleware(web, list(proxies)) if proxies else web  # type: ignore[arg-type]
-    return Prefixed(believed, prefix=prefix, proxies=proxies)
+    return PathPrefix(believed, prefix=prefix, proxies=proxies)
 
 
 def listen_on(bind: Bind, family: int) -> socket.socket:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import click
 
 from holdfast.cli.options import json_option, print_json, url_option
-from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width, wide_option
+from holdfast.cli.tables import Column, TableStyle, on_terminal, print_table, terminal_width, wide_option
 from holdfast.cli.target import settings_for
 from holdfast.values.queues import shown_setting
 
@@ -27,5 +27,5 @@ def command(url: str | None, as_json: bool, wide: bool) -> None:
     if as_json:
         print_json([{"name": name, "value": value, "doc": doc} for name, value, doc in rows])
         return
-    look = TableLook(terminal=on_terminal(), width=terminal_width(), wide=wide)
+    look = TableStyle(terminal=on_terminal(), width=terminal_width(), wide=wide)
     print_table(_SETTINGS, [(name, str(value), doc) for name, value, doc in rows], look, empty="")

@@ -17,7 +17,7 @@ from holdfast.cli.options import all_of, seen_by
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import queries
 from holdfast.kernel.ids import is_id, new_id
-from holdfast.kernel.rows import Beside
+from holdfast.kernel.rows import AdjacentIds
 
 LEAST = 8
 _FEWEST = 4  # characters that are taken for the beginning of an id
@@ -106,11 +106,11 @@ async def _tokens(app: Holdfast) -> list[str]:
 _FEW = {"worker": _workers, "token": _tokens}  # nouns of which all ids are read
 
 
-async def _beside(app: Holdfast, noun: str, ids: Sequence[str]) -> list[Beside]:
+async def _beside(app: Holdfast, noun: str, ids: Sequence[str]) -> list[AdjacentIds]:
     runtime = core_of(app).runtime()
     if noun in _FEW:
         known = await _FEW[noun](app)
-        return [Beside(id, *_around(known, id)) for id in ids]
+        return [AdjacentIds(id, *_around(known, id)) for id in ids]
     if noun == "job":
         return await runtime.database.transact(queries.jobs_beside, ids)
     return await runtime.database.transact(agent_queries.ids_beside, noun, ids)

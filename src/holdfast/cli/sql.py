@@ -11,7 +11,7 @@ from holdfast.access import records as of_access
 from holdfast.agents import statements as of_agents
 from holdfast.app import Holdfast, core_of
 from holdfast.cli.options import ask, json_option, print_json, url_option
-from holdfast.cli.tables import Column, TableLook, on_terminal, print_table, terminal_width, wide_option
+from holdfast.cli.tables import Column, TableStyle, on_terminal, print_table, terminal_width, wide_option
 from holdfast.cli.target import settings_for
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel import statements as of_kernel
@@ -65,7 +65,7 @@ def command(name: str | None, url: str | None, explain: bool, as_json: bool, wid
     if name is None:
         if explain:
             raise UsageError("--explain takes the name of a statement; `holdfast sql` lists them.")
-        _print_list(as_json, TableLook(terminal=on_terminal(), width=terminal_width(), wide=wide))
+        _print_list(as_json, TableStyle(terminal=on_terminal(), width=terminal_width(), wide=wide))
         return
     found = _find(name)
     schema = settings_for(url).schema
@@ -116,7 +116,7 @@ def _summary(found: NamedStatement) -> dict[str, Any]:
     }
 
 
-def _print_list(as_json: bool, look: TableLook) -> None:
+def _print_list(as_json: bool, look: TableStyle) -> None:
     known = sorted(_statements(), key=lambda each: (each.file, each.statement.name))
     if as_json:
         print_json([_summary(each) for each in known])

@@ -196,7 +196,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
+class TableStyle:
     """For whom a table is. Without a terminal, the rest means nothing."""
 
     terminal: bool = False
@@ -211,7 +211,7 @@ class TableLook:
         return self.terminal and not self.wide
 
 
-class Either(NamedTuple):
+class DualCell(NamedTuple):
     """A cell that a pipe gets as `plain`. On a terminal, its parts are written one after the other."""
 
     plain: str
@@ -226,7 +226,7 @@ def terminal_width() -> int:
     return get_terminal_size().columns
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Row], look: TableLook, *, empty: str) -> None:
+def print_table(columns: Sequence[Column], rows: Sequence[Row], look: TableStyle, *, empty: str) -> None:
     """Print a table; `empty` if it has no rows."""
     if not rows:
         click.echo(empty)
@@ -240,7 +240,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], look: TableLook,
         console.print(line, no_wrap=True, overflow="ignore", crop=False, soft_wrap=True)
 
 
-def heading(title: str, look: TableLook) -> str:
+def heading(title: str, look: TableStyle) -> str:
     """What a list is of, and on a terminal of which database; the end of a long name says most."""
     if not look.terminal:
         return title
@@ -251,9 +251,9 @@ def heading(title: str, look: TableLook) -> str:
     return f"{title} in {database}"
 
 
-def cell_text(column: Column, cell: object, look: TableLook) -> str:
+def cell_text(column: Column, cell: object, look: TableStyle) -> str:
     """A cell as it is shown, before it is cut."""
-    if isinstance(cell, Either):
+    if isinstance(cell, DualCell):
         return "".join(cell_text(column, part, look) for part in cell.parts) if look.short else _one_line(cell.plain)
     if cell is None or cell == "" or (look.short and cell == "{}"):
         return "-"
@@ -294,7 +294,7 @@ def _print_plain(titles: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
 # On a terminal
 
 
-def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look: TableLook) -> list[Text]:
+def styled_lines(columns: Sequence[Column], texts: Sequence[Sequence[str]], look: TableStyle) -> list[Text]:
     """The lines of a table; none is wider than the terminal, unless the look is wide."""
     from rich.cells import cell_len
     from rich.text import Text
@@ -455,7 +455,7 @@ def _style(column: Column, text: str) -> str:
     return ""
 
 
-def _console(look: TableLook) -> Console:
+def _console(look: TableStyle) -> Console:
     from rich.console import Console
 
     colors: Literal["auto"] | None = "auto" if is_colored(sys.stdout) else None
@@ -497,10 +497,10 @@ def print_list(
 ) -> Sequence[T]:
     """Ask for a list and print it, as JSON or as a table. `filtered`: the options leave some out."""
 
-    async def looked(app: Holdfast) -> tuple[Sequence[T], list[Row], TableLook]:
+    async def looked(app: Holdfast) -> tuple[Sequence[T], list[Row], TableStyle]:
         rows = await question(app)
         shown = [] if as_json else [cells(row) for row in rows]
-        return rows, shown, TableLook() if as_json else await look_at(app, listing.columns, shown, wide=wide)
+        return rows, shown, TableStyle() if as_json else await look_at(app, listing.columns, shown, wide=wide)
 
     rows, shown, look = ask(url, looked)
     if as_json:
@@ -512,7 +512,7 @@ def print_list(
     return rows
 
 
-def print_listed(listing: Listing, rows: Sequence[Row], look: TableLook, *, filtered: bool = False) -> None:
+def print_listed(listing: Listing, rows: Sequence[Row], look: TableStyle, *, filtered: bool = False) -> None:
     """Print a list below a line that names the database."""
     if rows and look.terminal:
         click.secho(heading(listing.title, look), dim=True)
@@ -521,15 +521,15 @@ def print_listed(listing: Listing, rows: Sequence[Row], look: TableLook, *, filt
         click.echo(_NO_MATCH if filtered else listing.advice, err=True)
 
 
-async def look_at(app: Holdfast, columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> TableLook:
+async def look_at(app: Holdfast, columns: Sequence[Column], rows: Sequence[Row], *, wide: bool = False) -> TableStyle:
     """How to show these rows: on a terminal, with ids as short as this database allows."""
     if not on_terminal():
-        return TableLook()
+        return TableStyle()
     wanted: dict[str, list[str]] = {}
     for at, column in enumerate(columns):
         if column.of and not wide:
             wanted.setdefault(column.of, []).extend(str(row[at]) for row in rows if is_id(row[at]))
-    return TableLook(
+    return TableStyle(
         terminal=True,
         wide=wide,
         width=terminal_width(),

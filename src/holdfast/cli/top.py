@@ -141,7 +141,7 @@ _WIDE = 110
 
 
 @dataclass(frozen=True, slots=True)
-class FrameLook:
+class FrameView:
     """How the person at the terminal wants to see it."""
 
     width: int
@@ -159,7 +159,7 @@ class Panel(NamedTuple):
     rows: list[Line]
 
 
-def frame(sample: StoreSample, look: FrameLook) -> list[Line]:
+def frame(sample: StoreSample, look: FrameView) -> list[Line]:
     """As many lines as the terminal has rows, none longer than it has columns."""
     panels = [panel(sample, look) for panel in (_queues, _agents, _workers, _lanes, _failures)]
     lines = _header(sample, look)
@@ -173,14 +173,14 @@ def frame(sample: StoreSample, look: FrameLook) -> list[Line]:
 
 def plain_frame(sample: StoreSample, width: int, glyphs: Glyphs = UNICODE) -> str:
     """Everything, as text without colours: for a pipe, or a look in passing."""
-    tall = FrameLook(width, 10_000, glyphs=glyphs, chosen=-1)
+    tall = FrameView(width, 10_000, glyphs=glyphs, chosen=-1)
     lines = [text(line) for line in frame(sample, tall)[:-_FOOTER]]
     while lines and not lines[-1]:
         lines.pop()
     return "\n".join(lines)
 
 
-def _header(sample: StoreSample, look: FrameLook) -> list[Line]:
+def _header(sample: StoreSample, look: FrameView) -> list[Line]:
     clock = datetime.fromtimestamp(sample.now / 1e6, UTC).strftime("%H:%M:%S UTC")
     facts = f"schema {sample.schema} · epoch {sample.epoch} · {clock}"
     name = fit(sample.database, max(0, look.width - len(facts) - 10), glyphs=look.glyphs)
@@ -219,13 +219,13 @@ def _people_and_money(sample: StoreSample) -> list[Line]:
     ]
 
 
-def _footer(look: FrameLook) -> Line:
+def _footer(look: FrameView) -> Line:
     state = "paused" if look.paused else f"every {look.interval:g} s"
     keys = " q quit   p pause   tab panel   ↑↓ scroll "
     return [Cell(fit(keys, max(0, look.width - len(state) - 1), glyphs=look.glyphs), "dim"), Cell(state, "dim")]
 
 
-def _queues(sample: StoreSample, look: FrameLook) -> Panel:
+def _queues(sample: StoreSample, look: FrameView) -> Panel:
     busy_first = sorted(sample.queues, key=lambda row: (not _moves(row, sample), row.queue.name))
     name = _name_width([row.queue.name for row in busy_first], look, least=12, most=14 if look.width < _WIDE else 36)
     head = f"{fit('QUEUES', name + 2)} PENDING BLOCKED RUNNING   LATER  DONE/M FAIL/M  "
@@ -235,7 +235,7 @@ def _queues(sample: StoreSample, look: FrameLook) -> Panel:
     return Panel([Cell(head + title, "head")], [_queue(row, sample, look, name, left) for row in busy_first])
 
 
-def _queue(row: QueueStats, sample: StoreSample, look: FrameLook, name: int, left: int) -> Line:
+def _queue(row: QueueStats, sample: StoreSample, look: FrameView, name: int, left: int) -> Line:
     paused = row.queue.paused_at is not None
     line: Line = [
         Cell(fit(row.queue.name, name, glyphs=look.glyphs), "warn" if paused else "plain"),
@@ -255,7 +255,7 @@ def _queue(row: QueueStats, sample: StoreSample, look: FrameLook, name: int, lef
     return [*line, *spark(sample.history.get(row.queue.name, []), min(left, BUCKETS), look.glyphs)]
 
 
-def _agents(sample: StoreSample, look: FrameLook) -> Panel:
+def _agents(sample: StoreSample, look: FrameView) -> Panel:
     name = _name_width([row.agent for row in sample.agents], look, least=12, most=24 if look.width < _WIDE else 48)
     head = f"{fit('AGENTS', name)}    OPEN  ASKING  DONE/M  FAIL/M TURNS/M    USD/M"
     rows: list[Line] = [
@@ -273,7 +273,7 @@ def _agents(sample: StoreSample, look: FrameLook) -> Panel:
     return Panel([Cell(head, "head")], rows)
 
 
-def _workers(sample: StoreSample, look: FrameLook) -> Panel:
+def _workers(sample: StoreSample, look: FrameView) -> Panel:
     wide = look.width >= _WIDE
     name = _name_width([row.id for row in sample.workers], look, least=12, most=20 if not wide else 36)
     host = 10 if not wide else 20
@@ -282,7 +282,7 @@ def _workers(sample: StoreSample, look: FrameLook) -> Panel:
     return Panel([Cell(head, "head")], rows or [[Cell("no worker is alive", "bad")]])
 
 
-def _worker(row: WorkerRow, sample: StoreSample, look: FrameLook, name: int, host: int) -> Line:
+def _worker(row: WorkerRow, sample: StoreSample, look: FrameView, name: int, host: int) -> Line:
     silent = sample.now - row.heartbeat_at
     beat: Style = "bad" if row.silent else "warn" if silent > row.ttl_us // 2 else "plain"
     duties = " ".join(duty.name for duty in sample.duties if duty.holder == row.seq)
@@ -307,7 +307,7 @@ def _status(row: WorkerRow) -> Cell:
     return Cell(fit(row.status, 8), "good" if row.status == WorkerState.ACTIVE else "warn")
 
 
-def _lanes(sample: StoreSample, look: FrameLook) -> Panel:
+def _lanes(sample: StoreSample, look: FrameView) -> Panel:
     fullest = sorted(sample.lanes, key=lambda lane: (-lane.blocked, lane.name))
     names = [*(lane.name for lane in sample.closed), *(lane.name for lane in fullest)]
     name = _name_width(names, look, least=20, most=30 if look.width < _WIDE else 60)
@@ -317,7 +317,7 @@ def _lanes(sample: StoreSample, look: FrameLook) -> Panel:
     return Panel([Cell(head, "head")], rows + [_lane(lane, sample, look, name) for lane in fullest])
 
 
-def _closed(lane: ClosedLane, sample: StoreSample, look: FrameLook, name: int) -> Line:
+def _closed(lane: ClosedLane, sample: StoreSample, look: FrameView, name: int) -> Line:
     """A lane to a provider that nobody gets through."""
     style: Style = "bad" if lane.person else "warn"
     opens = f"by a person, for {rough(sample.now - lane.updated_at)}" if lane.person else None
@@ -332,7 +332,7 @@ def _closed(lane: ClosedLane, sample: StoreSample, look: FrameLook, name: int) -
     ]
 
 
-def _lane(lane: LaneRow, sample: StoreSample, look: FrameLook, name: int) -> Line:
+def _lane(lane: LaneRow, sample: StoreSample, look: FrameView, name: int) -> Line:
     full = lane.concurrency is not None and lane.running >= lane.concurrency
     running = str(lane.running) if lane.concurrency is None else f"{lane.running}/{lane.concurrency}"
     pace = "-" if lane.interval_us is None else _pace(lane.interval_us)
@@ -345,7 +345,7 @@ def _lane(lane: LaneRow, sample: StoreSample, look: FrameLook, name: int) -> Lin
     ]
 
 
-def _failures(sample: StoreSample, look: FrameLook) -> Panel:
+def _failures(sample: StoreSample, look: FrameView) -> Panel:
     queue = _name_width([f.queue for f in sample.failures], look, least=8, most=12 if look.width < _WIDE else 24)
     kind = _name_width([f.kind for f in sample.failures], look, least=8, most=20 if look.width < _WIDE else 36)
     head = f"{fit('FAILURES', 9)} {fit('QUEUE', queue)}  {fit('KIND', kind)}  MESSAGE"
@@ -381,7 +381,7 @@ def _shares(panels: Sequence[Panel], room: int, chosen: int) -> list[int]:
     return shares
 
 
-def _shown(panel: Panel, share: int, look: FrameLook, *, chosen: bool) -> list[Line]:
+def _shown(panel: Panel, share: int, look: FrameView, *, chosen: bool) -> list[Line]:
     if share < 2:
         return []
     fits = share - 2
@@ -403,7 +403,7 @@ def _moves(row: QueueStats, sample: StoreSample) -> bool:
     return bool(live or any(sample.history.get(row.queue.name, [])))
 
 
-def _name_width(names: Sequence[str], look: FrameLook, *, least: int, most: int) -> int:
+def _name_width(names: Sequence[str], look: FrameView, *, least: int, most: int) -> int:
     return max(least, min(most, max(map(len, names), default=0), look.width // 3))
 
 
@@ -539,11 +539,11 @@ async def _watch(app: Holdfast, interval: float) -> None:
         sample = await sampler.sample()  # what is wrong from the start is said on the usual screen
         screen = Screen()
         with screen.taken():
-            await Watching(sampler, screen, interval, sample).run()
+            await TopViewer(sampler, screen, interval, sample).run()
 
 
 @dataclass
-class Watching:
+class TopViewer:
     """A person at a terminal, and what the store showed last."""
 
     sampler: StoreSampler
@@ -553,7 +553,7 @@ class Watching:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        look = FrameLook(*self.screen.size, interval=self.interval, glyphs=_glyphs())
+        look = FrameView(*self.screen.size, interval=self.interval, glyphs=_glyphs())
         due = loop.time() + self.interval
         while True:
             width, height = self.screen.size
@@ -576,7 +576,7 @@ class Watching:
         return ""
 
 
-def pressed(look: FrameLook, key: str) -> FrameLook:
+def pressed(look: FrameView, key: str) -> FrameView:
     """What a key does."""
     match key:
         case "p" | " ":

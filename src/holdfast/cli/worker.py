@@ -206,7 +206,7 @@ async def serve(app: Holdfast, role: Role, part: ProcessNumber, held: ChildEnd |
     with contextlib.suppress(asyncio.CancelledError):
         await working
     await app.close()
-    say_goodbye(worker.telling.tally, part)
+    say_goodbye(worker.telemetry.tally, part)
 
 
 def _warn_of_names(app: Holdfast, queues: Iterable[str], agents: Iterable[str]) -> None:

@@ -21,7 +21,17 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.short_ids import whole
-from holdfast.cli.tables import Column, Either, Listing, Row, TableLook, look_at, print_listed, print_table, wide_option
+from holdfast.cli.tables import (
+    Column,
+    DualCell,
+    Listing,
+    Row,
+    TableStyle,
+    look_at,
+    print_listed,
+    print_table,
+    wide_option,
+)
 from holdfast.kernel.states import WorkerState
 from holdfast.values.jobs import JobChange
 from holdfast.values.workers import DutyRecord, WorkerRecord
@@ -70,7 +80,7 @@ def command() -> None:
 def ls(every: bool, url: str | None, as_json: bool, wide: bool) -> None:
     """List workers, newest first."""
 
-    async def listed(app: Holdfast) -> tuple[Sequence[WorkerRecord], Sequence[DutyRecord], list[Row], TableLook]:
+    async def listed(app: Holdfast) -> tuple[Sequence[WorkerRecord], Sequence[DutyRecord], list[Row], TableStyle]:
         rows, duties = await all_of(app.workers.list, all=every), await app.workers.duties()
         shown = [_cells(row, duties) for row in rows]
         return rows, duties, shown, await look_at(app, _WORKERS.columns, shown, wide=wide)
@@ -89,7 +99,7 @@ def ls(every: bool, url: str | None, as_json: bool, wide: bool) -> None:
 def show(id: str, url: str | None, as_json: bool) -> None:
     """Show one worker, the jobs it holds and its duties."""
 
-    async def found(app: Holdfast) -> tuple[WorkerReport, list[Row], TableLook]:
+    async def found(app: Holdfast) -> tuple[WorkerReport, list[Row], TableStyle]:
         row = await app.workers.get(await whole(app, id, "worker"))
         jobs, duties = await app.workers.held(row), await app.workers.duties()
         shown: list[Row] = [(job.id, job.kind, job.queue, job.at) for job in jobs]
@@ -151,7 +161,7 @@ def forget(id: str, url: str | None, as_json: bool) -> None:
 def _cells(row: WorkerRecord, duties: Sequence[DutyRecord]) -> Row:
     return (
         *(row.id, row.name, row.hostname, row.pid, "silent" if row.silent else row.status, _busy(row)),
-        Either(f"{rough(row.now - row.heartbeat_at)} ago", [row.heartbeat_at]),
+        DualCell(f"{rough(row.now - row.heartbeat_at)} ago", [row.heartbeat_at]),
         "yes" if row.presence else "no",
         ",".join(_held(row, duties)),
     )

@@ -34,8 +34,7 @@ from holdfast.threads import LoopThread, StopNotice, jobs_awaited, refuse_on_a_l
 from holdfast.workers.definitions import Registry, require_outside
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.role import Role
-from holdfast.workers.survival import first_of
-from holdfast.workers.worker import Worker
+from holdfast.workers.worker import Worker, first_of
 
 log = logging.getLogger("holdfast.worker")
 
@@ -48,7 +47,7 @@ R = TypeVar("R")
 MakeRuntime = Callable[[Database, Settings, Ports, Mapping[str, Queue]], Runtime]
 
 
-class Watched(Protocol):
+class RefreshedHandle(Protocol):
     """A handle whose state a lab keeps fresh."""
 
     id: str
@@ -82,7 +81,7 @@ class Binding:
         self.ports = ports
         self.embedded = embedded
         self.make_runtime = make_runtime
-        self.watched: weakref.WeakSet[Watched] | None = watched
+        self.watched: weakref.WeakSet[RefreshedHandle] | None = watched
         self.thread: LoopThread | None = None
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopState] = weakref.WeakKeyDictionary()
 
@@ -103,7 +102,7 @@ class Core:
     def __init__(self, settings: Settings, ports: Ports, *, embedded: bool = True) -> None:
         self.registry = Registry()
         self.policies: dict[str, Queue] = {}
-        self.doubts: list[str] = []  # about what the program declares, until a worker tells them
+        self.warnings: list[str] = []  # about what the program declares, until a worker tells them
         self.closing: list[Callable[[], Awaitable[None]]] = []  # what layers have open on the running loop
         self.recorder: Recorder | None = None  # the audit, which is above this
         self._own = self.binding = Binding(settings, ports, embedded=embedded)
@@ -126,7 +125,7 @@ class Core:
         return self.binding.ports
 
     @property
-    def watched(self) -> weakref.WeakSet[Watched] | None:
+    def watched(self) -> weakref.WeakSet[RefreshedHandle] | None:
         return self.binding.watched
 
     def here(self) -> LoopState:
@@ -209,13 +208,13 @@ class Core:
                 with unbound():  # it works for all
                     worker = self.make_worker()
                     await worker.start()
-                self.tell_doubts()
+                self.log_warnings()
                 state.worker = worker
 
-    def tell_doubts(self) -> None:
+    def log_warnings(self) -> None:
         """Log once what looks wrong in what the program declares. Only workers do it: lists would repeat it."""
-        while self.doubts:
-            log.warning("%s", self.doubts.pop(0))
+        while self.warnings:
+            log.warning("%s", self.warnings.pop(0))
 
     async def close(self) -> None:
         """Drain the embedded worker of this loop and close its connections."""

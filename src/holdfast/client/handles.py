@@ -16,7 +16,7 @@ from holdfast.kernel import codec, enqueue, queries, queues, schedules, watch, w
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.cancel import LIVE, CancelFilter, Cancelled, count_wanted
 from holdfast.kernel.database import Operation
-from holdfast.kernel.failure_groups import FailureTraits, likeness, list_failures
+from holdfast.kernel.failure_groups import FailureKey, likeness, list_failures
 from holdfast.kernel.ids import JobId, derived_id, is_id, new_id
 from holdfast.kernel.leases import FOREVER
 from holdfast.kernel.ownership import cancel_advice
@@ -315,9 +315,9 @@ class Jobs(View):
         return Bulk(matched=changed, changed=changed, refused={}, next=None, dry_run=False)
 
 
-def _traits(job: JobRecord) -> FailureTraits:
+def _traits(job: JobRecord) -> FailureKey:
     its = job.error if isinstance(job.error, dict) else {}
-    return FailureTraits(job.tenant, job.kind, its.get("type"), its.get("message"))
+    return FailureKey(job.tenant, job.kind, its.get("type"), its.get("message"))
 
 
 class StoredWorker:

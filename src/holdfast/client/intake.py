@@ -21,8 +21,8 @@ from holdfast.clock import Ports
 from holdfast.errors import ResultTimeout, StoreUnavailable, Unavailable
 from holdfast.kernel import queries, waiting
 from holdfast.kernel.cancel import CancelFilter, Cancelled, cancel, cancel_family, cancel_many
-from holdfast.kernel.database import Database, Operation, Transacting, Transaction, bounds_now, unbound
-from holdfast.kernel.enqueue import Accepted, enqueue, enqueue_batch, submit
+from holdfast.kernel.database import Database, Operation, Transaction, Transactor, bounds_now, unbound
+from holdfast.kernel.enqueue import AcceptedJob, enqueue, enqueue_batch, submit
 from holdfast.kernel.ids import JobId, derived_id, new_id
 from holdfast.kernel.queues import set_queue
 from holdfast.kernel.rows import Batch, EndedJob, JobRow, NewJob, Route
@@ -42,7 +42,7 @@ class Intake(Protocol):
     settings: Settings
     ports: Ports
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted: ...
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> AcceptedJob: ...
 
     async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None: ...
 
@@ -62,16 +62,16 @@ _CHUNK_BYTES = 8_388_608
 
 
 async def accept(
-    store: Transacting, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool
-) -> Accepted:
+    store: Transactor, job: NewJob, routes: Sequence[Route], *, key: str | None, notify: bool
+) -> AcceptedJob:
     """Take one job in by the operation it needs, or find the job that is there in its place."""
     if key is None and job.unique_key is None:
         await store.transact(enqueue, [job], routes, notify=notify)
-        return Accepted(job.id, fresh=True)
+        return AcceptedJob(job.id, fresh=True)
     return await store.transact(submit, job, routes, key=key, notify=notify)
 
 
-async def accept_many(store: Transacting, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:
+async def accept_many(store: Transactor, batch: Batch, routes: Sequence[Route], *, notify: bool) -> None:
     """Take a batch in, all of it or nothing: by one statement, or by several in one transaction."""
     parts = _cut(batch.payloads)
     if len(parts) == 1:
@@ -176,7 +176,7 @@ class Runtime:
 
     # What is taken in
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> AcceptedJob:
         if not self._opened:
             await self.open()
         joins = key is None and may_join(job) and bounds_now() is None
@@ -186,7 +186,7 @@ class Runtime:
             routes = self._unwritten([route])
         if joins and not routes:
             await self._grouping.enqueue(job, notify=notify)
-            return Accepted(job.id, fresh=True)
+            return AcceptedJob(job.id, fresh=True)
         with self._introduction(routes):
             accepted = await accept(self.database, job, routes, key=key, notify=notify)
             self._remember(routes)
@@ -391,7 +391,7 @@ class Grouping:
             raise
         finally:
             if self._waiting[True] or self._waiting[False]:
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_soon(self._write_next)
             else:
                 self._free.set()
 
@@ -400,7 +400,7 @@ class Grouping:
         while not self._free.is_set():
             await self._free.wait()
 
-    def _go_on(self) -> None:
+    def _write_next(self) -> None:
         """Write the next group, or be free. Callers that just got their answer ran before this, and may call again."""
         heads = {notify: calls[0].since for notify, calls in self._waiting.items() if calls}
         notify = min(heads, key=heads.__getitem__, default=True)
@@ -408,7 +408,7 @@ class Grouping:
             writing = self._write(group, notify=notify)
             self._writer = asyncio.get_running_loop().create_task(writing, context=group[0].context)
         elif heads:
-            self._go_on()  # all of those were cancelled
+            self._write_next()  # all of those were cancelled
         else:
             self._free.set()
 
@@ -421,7 +421,7 @@ class Grouping:
         finally:
             for call in group:
                 call.answer.cancel()  # nothing, but for those without an answer: the loop is being closed
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._write_next)
 
     async def _accept(self, group: Sequence[GroupedCall], *, notify: bool) -> None:
         """Insert a group and answer its calls. What the store refuses of one call must not take the others along."""
@@ -476,12 +476,12 @@ def _fail(calls: Iterable[GroupedCall], problem: Unavailable) -> None:
 class CallersTransaction:
     """An `Intake` that reaches for nothing but the connection it was given."""
 
-    def __init__(self, lent: Transacting, settings: Settings, ports: Ports) -> None:
+    def __init__(self, lent: Transactor, settings: Settings, ports: Ports) -> None:
         self.settings = settings
         self.ports = ports
         self._lent = lent
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> AcceptedJob:
         return await accept(self._lent, job, [route], key=key, notify=notify)
 
     async def enqueue_many(self, batch: Batch, route: Route, notify: bool) -> None:
@@ -507,7 +507,7 @@ class AnnouncedIntake:
         self._intake = intake
         self._committed = committed
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> AcceptedJob:
         with sending(self.ports, job, [job.id]) as carrying:
             accepted = await self._intake.enqueue(carrying, route, key=key, notify=notify)
         if accepted.id == job.id:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from holdfast.access.principals import Principal
-from holdfast.access.webhooks import LARGEST, Delivery, NotSigned, TakenDelivery, Webhook
+from holdfast.access.webhooks import LARGEST, BadSignature, Delivery, DeliveryOutcome, Webhook
 from holdfast.app import Holdfast, core_of
 from holdfast.asgi import AsgiApp, Receive, Scope, Send
 from holdfast.errors import VERSION, HoldfastError, UsageError
@@ -51,12 +51,21 @@ from holdfast.http.metrics import CONTENT_TYPE, exposition
 from holdfast.http.pages.login import add_logins
 from holdfast.http.pages.serving import add_pages, or_page
 from holdfast.http.security import checks
-from holdfast.http.security.checks import BODY, BROWSER_HEADERS, Denied, absent, forbidden, host_of, too_large, too_slow
+from holdfast.http.security.checks import (
+    BODY,
+    BROWSER_HEADERS,
+    RequestDenied,
+    absent,
+    forbidden,
+    host_of,
+    too_large,
+    too_slow,
+)
 from holdfast.http.security.checks import HEADERS as MOST_HEADERS
 from holdfast.http.security.gate import Gate, WebOptions, Who, address_of, check_texts, gate_of, short_body
 from holdfast.http.security.roles import METRICS, TABLE
 from holdfast.kernel.database import READS, bound
-from holdfast.observe import unnoted
+from holdfast.observe import without_audit
 
 # Every noun of the API. A new noun is a module, and a line here.
 
@@ -124,15 +133,17 @@ class Shield:
             return
         await self._app(scope, _capped(receive), _with_headers(send))
 
-    def _problem(self, scope: Scope) -> Denied | None:
+    def _problem(self, scope: Scope) -> RequestDenied | None:
         headers = scope.get("headers") or []
         if sum(len(name) + len(value) for name, value in headers) > MOST_HEADERS:
             return too_large("the headers are too long.", f"Send at most {MOST_HEADERS:,} bytes.", 431)
         named = {name: value.decode("latin-1") for name, value in headers}
         if self._hosts is not None and host_of(named.get(b"host", "")) not in self._hosts:
-            return Denied(421, "UnknownHost", "this server does not answer for that host.", "Add it with --host.")
+            return RequestDenied(
+                421, "UnknownHost", "this server does not answer for that host.", "Add it with --host."
+            )
         if b"transfer-encoding" in named and b"content-length" in named:
-            return Denied(
+            return RequestDenied(
                 400, _TWO_LENGTHS, "the request says twice how long its body is.", "Send one of the two headers."
             )
         length = named.get(b"content-length", "0")
@@ -213,12 +224,12 @@ HOOK = Endpoint("hooks", "POST", "/hooks/{name}", take_delivery, root="")
 def _read(hook: Webhook, request: Request, raw: bytes, now_us: int) -> Delivery:
     try:
         return hook.read(request.headers, raw, now_us)
-    except NotSigned as problem:
+    except BadSignature as problem:
         remedy = "Sign id, time and body with the secret of this webhook, as Standard Webhooks says."
-        raise Denied(401, "NotSigned", str(problem), remedy) from None
+        raise RequestDenied(401, "BadSignature", str(problem), remedy) from None
 
 
-async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Request, raw: bytes) -> TakenDelivery:
+async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Request, raw: bytes) -> DeliveryOutcome:
     """What became of it, with what was to be done in the audit before it, and what came of it after."""
     audit, path = gate.hf.access.audit, request.url.path
     by = Principal(f"webhook {hook.name}", "operator", hook.tenant or None)
@@ -226,7 +237,7 @@ async def _recorded(gate: Gate, hook: Webhook, delivery: Delivery, request: Requ
     intent = await audit.add(by, HOOK.name, path, phase="intent", detail=detail)
     status = 500
     try:
-        with unnoted():
+        with without_audit():
             taken = await hook.take(delivery)
         status = 202
     except HoldfastError as problem:
@@ -303,14 +314,14 @@ def framework(gate: Gate) -> FastAPI:
     if gate.options.gateway is not None:
         add_gateway(app, gate, gate.options.gateway)
     _add_descriptions(app, gate)
-    told = {
+    handlers = {
         HoldfastError: problems.on_refusal,
         RequestValidationError: problems.on_bad_request,
         HTTPException: problems.on_http,
         Exception: problems.on_fault,
     }
-    for kind, telling in told.items():
-        app.add_exception_handler(kind, or_page(gate, telling))
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, or_page(gate, handler))
     return app
 
 
@@ -343,7 +354,7 @@ def _serve(router: APIRouter, endpoint: Endpoint) -> None:
 def _guarded(endpoint: Endpoint) -> type[APIRoute]:
     """A route that answers who passes the gate of the app that was asked."""
 
-    class Guarded(APIRoute):
+    class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             answer = super().get_route_handler()
 
@@ -352,17 +363,17 @@ def _guarded(endpoint: Endpoint) -> type[APIRoute]:
 
             return guarded
 
-    return Guarded
+    return GuardedRoute
 
 
 def description_of(app: FastAPI) -> dict[str, Any]:
     """openapi.json: with the shape of problems, and by what a request says who asks."""
-    told = app.openapi()
-    parts = told.setdefault("components", {})
+    schema = app.openapi()
+    parts = schema.setdefault("components", {})
     parts.setdefault("schemas", {}).setdefault("Problem", problems.Problem.model_json_schema())
     parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    told["security"] = [{"token": []}]
-    return told
+    schema["security"] = [{"token": []}]
+    return schema
 
 
 def _add_descriptions(app: FastAPI, gate: Gate) -> None:

@@ -27,13 +27,13 @@ from holdfast.facades.universal_agent.protocol import AgentEvent, CloseCode, Gat
 from holdfast.http.api.answers import json_response
 from holdfast.http.api.problems import status_of
 from holdfast.http.api.routes import Endpoint, Routes
-from holdfast.http.api.seen import Seen
+from holdfast.http.api.seen import PrincipalScope
 from holdfast.http.live.responses import SLOWEST_SEND, WatchedStream
-from holdfast.http.security.checks import Denied
+from holdfast.http.security.checks import RequestDenied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
 from holdfast.kernel.database import Bounds, bound
-from holdfast.observe import unnoted
+from holdfast.observe import without_audit
 from holdfast.text import shown
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class RecordedGateway:
         intent = await self._audit.add(self._by, action, self._path, phase="intent", detail=detail)
         status = 500
         try:
-            with unnoted():
+            with without_audit():
                 result = await change()
             status = 200
         except HoldfastError as problem:
@@ -104,14 +104,14 @@ class NewGatewaySession(BaseModel):
     session_id: str | None = None
 
 
-class Resuming(BaseModel):
+class ResumeBody(BaseModel):
     """A person's answer to what a turn asked; without `input_id`, to the one thing that it asks."""
 
     input_id: str | None = None
     response: str = "approve"
 
 
-def narrowed(gateway: InProcessGateway, seen: Seen) -> InProcessGateway:
+def narrowed(gateway: InProcessGateway, seen: PrincipalScope) -> InProcessGateway:
     """The gateway as this principal sees it."""
     return gateway.within(seen.tenant, seen.pinned, seen.principal.name)
 
@@ -156,7 +156,7 @@ async def list_gateway_pending(gateway: Served, id: str) -> dict[str, Any]:
 
 
 @routes.post("/sessions/{id}/resume")
-async def resume_gateway_turn(gateway: Served, id: str, said: Resuming) -> dict[str, Any]:
+async def resume_gateway_turn(gateway: Served, id: str, said: ResumeBody) -> dict[str, Any]:
     """Let a turn continue that waits for a person: "approve" approves, any other text denies or answers."""
     input_id = said.input_id
     if input_id is None:
@@ -211,7 +211,7 @@ class Socket:
         except KeyError:
             await self.close(NOT_A_TEXT, "messages are texts")
             return None
-        except Denied as problem:
+        except RequestDenied as problem:
             await self.close(LATER, str(problem))
             return None
         return text
@@ -236,7 +236,7 @@ async def stream_turns(socket: WebSocket, gate: Gate, gateway: InProcessGateway)
         part = narrowed(gateway, gate.seen(principal))
         recorded = RecordedGateway(part, gate.hf.access.audit, principal, socket.url.path)
         await _watched(socket, gate, principal, recorded)
-    except Denied as problem:
+    except RequestDenied as problem:
         await _close(socket, _code(problem, gate), str(problem))
     except HoldfastError as problem:
         log.warning("a stream ended: %s", shown(problem))
@@ -255,7 +255,7 @@ async def _admitted(socket: WebSocket, gate: Gate) -> Principal:
     return principal
 
 
-def _code(problem: Denied, gate: Gate) -> int:
+def _code(problem: RequestDenied, gate: Gate) -> int:
     """The close code for a status; what is switched off for everybody has its own."""
     if problem.status == 403 and gate.options.read_only:
         return CloseCode.DISABLED

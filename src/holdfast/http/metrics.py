@@ -24,11 +24,11 @@ _TOKENS = ("input", "output", "cache_write", "cache_read")
 def exposition(sample: Sample, streams: int, counted: Mapping[str, int]) -> bytes:
     """A sample, and what this process has counted since it started, as Prometheus reads it."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Sampled(sample, streams, counted))
+    registry.register(_SampleCollector(sample, streams, counted))
     return generate_latest(registry)
 
 
-class _Sampled(Collector):
+class _SampleCollector(Collector):
     def __init__(self, sample: Sample, streams: int, counted: Mapping[str, int]) -> None:
         self._sample = sample
         self._streams = streams

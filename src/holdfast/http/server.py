@@ -35,7 +35,7 @@ class PunctualProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._plain = transport
-        self._taking = _Taking(transport, self.loop)
+        self._taking = _ReadWatch(transport, self.loop)
         self.transport = _LimitedTransport(transport, self._taking)  # type: ignore[assignment]
         self._expect()
 
@@ -99,7 +99,7 @@ class PunctualProtocol(H11Protocol):
             self.transport.abort()
 
 
-class _Taking:
+class _ReadWatch:
     """Looks whether a client takes what waits for it. One that takes nothing is cut off."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,7 +129,7 @@ class _Taking:
 class _LimitedTransport:
     """A transport that is gone some time after it is closed, if its client does not take the rest."""
 
-    def __init__(self, transport: asyncio.Transport, taking: _Taking) -> None:
+    def __init__(self, transport: asyncio.Transport, taking: _ReadWatch) -> None:
         self._transport = transport
         self._taking = taking
 

@@ -22,7 +22,7 @@ from holdfast.agents.api.run import Run
 from holdfast.asgi import Receive, Scope, Send, running_servers
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.events import Event, RunEnded, wire
-from holdfast.text import told
+from holdfast.text import problem_members
 
 # Frames: events as the bytes of server-sent events.
 
@@ -74,9 +74,9 @@ def _retold(one: bytes, tell: Callable[[Any], Any]) -> bytes:
     if not mark:
         return one
     kind = head.partition(b"event: ")[2].decode()
-    told = tell({**json.loads(text), "type": kind})
-    del told["type"]
-    return head + mark + _compact(told).encode(errors="replace")
+    event = tell({**json.loads(text), "type": kind})
+    del event["type"]
+    return head + mark + _compact(event).encode(errors="replace")
 
 
 def frame_of(event: Event) -> bytes:
@@ -136,7 +136,7 @@ class EventResponse(_Response):
         try:
             row = await self._run.refresh()
         except NotFound as missing:
-            await _answer(send, 404, {**told(missing), "error": "not_found", "message": str(missing)})
+            await _answer(send, 404, {**problem_members(missing), "error": "not_found", "message": str(missing)})
             return
         if row.finalized_at is not None and self._after >= row.events:
             await _answer(send, 204, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.rows import Held, Lease
+from holdfast.kernel.rows import Lease, LeaseRef
 from holdfast.kernel.states import ALIVE, WorkerState
 
 NOWHERE = 0  # the host of an owner that lives in no process we know, and shows no presence
@@ -82,7 +82,7 @@ class OwnerBeat(NamedTuple):
     metadata: str | None = None  # None: as it was
 
 
-class Beaten(NamedTuple):
+class BeatAnswer(NamedTuple):
     """One of many whose heartbeat the store took."""
 
     seq: int
@@ -100,8 +100,8 @@ class Renewal(NamedTuple):
     ttl_us: int
 
     @property
-    def held(self) -> Held:
-        return Held(*self[:4])
+    def held(self) -> LeaseRef:
+        return LeaseRef(*self[:4])
 
 
 class Asker(NamedTuple):
@@ -132,7 +132,7 @@ class Offer(NamedTuple):
     tenant: str | None = None  # for whose jobs it was looked; None: anybody's
 
 
-class Taking(NamedTuple):
+class LeaseRequest(NamedTuple):
     seq: int
     worker: int
     ttl_us: int
@@ -151,7 +151,7 @@ class LeaseKey(NamedTuple):
         return cls(lease.seq, lease.epoch, lease.token, lease.claimed_at)
 
 
-class Sought(NamedTuple):
+class WantedJob(NamedTuple):
     """A job that somebody wants by its id, and where it stands."""
 
     seq: int
@@ -202,7 +202,7 @@ class OwnedLease(NamedTuple):
         return Lease(*self[:-1])
 
 
-class Transferred(NamedTuple):
+class TransferredLease(NamedTuple):
     """A lease that has another holder now."""
 
     seq: int

@@ -17,15 +17,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from holdfast.kernel.broker_rows import Alias, Asker, LeaseKey, Offer, OwnedLease, Sought, Taking, Transferred, Want
+from holdfast.kernel.broker_rows import (
+    Alias,
+    Asker,
+    LeaseKey,
+    LeaseRequest,
+    Offer,
+    OwnedLease,
+    TransferredLease,
+    Want,
+    WantedJob,
+)
 from holdfast.kernel.complete import complete_and_settle, error_json, release
-from holdfast.kernel.database import Transacting, Transaction, reading, single
+from holdfast.kernel.database import Transaction, Transactor, reading, single
 from holdfast.kernel.families import lock_anchors, lock_jobs, settle, try_lock_jobs
 from holdfast.kernel.flow_rows import Candidate
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import admitted
 from holdfast.kernel.leases import ERRORS
-from holdfast.kernel.rows import Ended, Held, Kin, Lease, Moved, Route
+from holdfast.kernel.rows import ChildRef, EndedLease, Lease, LeaseRef, MovedJob, Route
 from holdfast.kernel.statements import BrokersSql, LeasesSql
 from holdfast.kernel.states import State
 
@@ -66,7 +76,7 @@ class LostAnswers:
     def __bool__(self) -> bool:
         return bool(self._notes)
 
-    async def give_back(self, database: Transacting) -> int:
+    async def give_back(self, database: Transactor) -> int:
         """Give back what was noted and not named; how many jobs that were. What was never committed is not there, and
         what somebody else holds locked is tried the next time."""
         notes = self._notes[:]
@@ -80,12 +90,12 @@ class LostAnswers:
 class ClaimNotes:
     def __init__(self, taken: Iterable[Lease] = ()) -> None:
         self.taken = [*taken]  # by a driver's thread; also what it took before it ran the operation again
-        self._answered: set[Held] = set()
+        self._answered: set[LeaseRef] = set()
 
     def add(self, leases: Iterable[Lease]) -> None:
         self.taken += leases
 
-    def answered(self, held: Iterable[Held]) -> None:
+    def answered(self, held: Iterable[LeaseRef]) -> None:
         self._answered.update(held)
 
     def unanswered(self) -> list[Lease]:
@@ -103,7 +113,7 @@ async def release_unanswered(tx: Transaction, notes: Sequence[ClaimNotes]) -> tu
     found = await tx.many(BrokersSql.find_unanswered, leases=keys) if keys else []
     if not found:
         return 0, []
-    locked = {job.seq for job in await try_lock_jobs(tx, [Kin(lease.seq, lease.parent) for lease in found])}
+    locked = {job.seq for job in await try_lock_jobs(tx, [ChildRef(lease.seq, lease.parent) for lease in found])}
     free = [lease for lease in found if lease.seq in locked]
     parents = sorted({lease.parent for lease in free if lease.parent is not None})
     given = len(await complete_and_settle(tx, [release(lease) for lease in free], parents)) if free else 0
@@ -152,7 +162,7 @@ async def claim_each(
     return leases
 
 
-def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[Taking]:
+def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[LeaseRequest]:
     """Who gets which job: the most urgent and then the oldest first, each to the first who waits for it. Pure.
 
     Within a route the order is that of the offers.
@@ -167,7 +177,7 @@ def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[Tak
     left = [claimer.n for claimer in claimers]
     heads = [(line[0].priority, line[0].seq, key, 0) for key, line in lines.items()]
     heapq.heapify(heads)
-    takings: list[Taking] = []
+    takings: list[LeaseRequest] = []
     while heads:
         _, seq, key, place = heapq.heappop(heads)
         line = waiting.get(key, [])
@@ -176,7 +186,7 @@ def shared_out(offers: Iterable[Offer], claimers: Sequence[Claimer]) -> list[Tak
         if not line:
             continue  # nobody is left who could take one of this route
         left[line[0]] -= 1
-        takings.append(Taking(seq, claimers[line[0]].worker, claimers[line[0]].ttl_us))
+        takings.append(LeaseRequest(seq, claimers[line[0]].worker, claimers[line[0]].ttl_us))
         if place + 1 < len(lines[key]):
             following = lines[key][place + 1]
             heapq.heappush(heads, (following.priority, following.seq, key, place + 1))
@@ -196,7 +206,7 @@ def _wants(claimers: Sequence[Claimer]) -> list[Want]:
     ]
 
 
-async def _let_through(tx: Transaction, offers: Sequence[Offer], takings: Sequence[Taking]) -> list[Taking]:
+async def _let_through(tx: Transaction, offers: Sequence[Offer], takings: Sequence[LeaseRequest]) -> list[LeaseRequest]:
     """Without those that their lanes hold back; these wait there from now on."""
     by_seq = {offer.seq: offer for offer in offers}
     laned = [_candidate(by_seq[taking.seq]) for taking in takings if by_seq[taking.seq].lane is not None]
@@ -204,7 +214,7 @@ async def _let_through(tx: Transaction, offers: Sequence[Offer], takings: Sequen
     return [taking for taking in takings if by_seq[taking.seq].lane is None or taking.seq in through]
 
 
-def _candidate(job: Offer | Sought) -> Candidate:
+def _candidate(job: Offer | WantedJob) -> Candidate:
     return Candidate(job.seq, job.priority, job.slot, job.lane or "", job.cost or 1)
 
 
@@ -227,13 +237,13 @@ async def take(
         return None
     if (job.lapsed or job.due or job.lane is not None) and not await _made_claimable(tx, id, job):
         return None
-    taken = await tx.many(BrokersSql.take_for, takings=[Taking(job.seq, worker, ttl_us)])
+    taken = await tx.many(BrokersSql.take_for, takings=[LeaseRequest(job.seq, worker, ttl_us)])
     if notes is not None:
         notes.add(taken)
     return taken[0] if taken else None
 
 
-async def _made_claimable(tx: Transaction, id: JobId, seen: Sought) -> bool:
+async def _made_claimable(tx: Transaction, id: JobId, seen: WantedJob) -> bool:
     """Lock the job, and bring it to where it can be claimed, if it may be. It may have moved since it was seen."""
     if seen.parent is not None:
         await lock_anchors(tx, [seen.parent])
@@ -264,7 +274,7 @@ async def leases_of(tx: Transaction, worker: int, *, queue: str | None = None, l
 
 
 @single
-async def transfer_leases(tx: Transaction, old: int, new: int, *, limit: int = MOST) -> list[Transferred]:
+async def transfer_leases(tx: Transaction, old: int, new: int, *, limit: int = MOST) -> list[TransferredLease]:
     """Give what one holder has to another that is active; what the old one writes from now on is refused.
 
     Call it again while it returns `limit` leases.
@@ -274,7 +284,7 @@ async def transfer_leases(tx: Transaction, old: int, new: int, *, limit: int = M
 
 async def release_by_worker(
     tx: Transaction, worker: int, *, queue: str | None = None, charge: bool = False, limit: int = MOST
-) -> list[Ended] | list[Moved]:
+) -> list[EndedLease] | list[MovedJob]:
     """Take back what a holder has, of one queue or of all; returns each job with its state now.
 
     `charge`: the leases are lost, as those of a holder that was given up are, and each counts as an attempt. Call it

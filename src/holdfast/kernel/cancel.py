@@ -21,7 +21,7 @@ from holdfast.kernel.families import lock_jobs, lock_order, parents_of, settle, 
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.queries import NEWEST
 from holdfast.kernel.routes import capability_of
-from holdfast.kernel.rows import Moved
+from holdfast.kernel.rows import MovedJob
 from holdfast.kernel.statements import CancelSql, ListingSql, WorkersSql
 from holdfast.kernel.states import TERMINAL, State, known_state
 
@@ -114,7 +114,7 @@ async def open_cancellation(tx: Transaction, seqs: Sequence[int], *, reason: str
     await tx.run(CancelSql.open_cancellation, seqs=seqs, reason=reason)
 
 
-async def _cancel_now(tx: Transaction, seqs: Sequence[int], reason: str) -> list[Moved]:
+async def _cancel_now(tx: Transaction, seqs: Sequence[int], reason: str) -> list[MovedJob]:
     error = error_json("cancelled", reason)
     moved = await tx.many(CancelSql.cancel, seqs=seqs, error=error)
     await settle(tx, moved)

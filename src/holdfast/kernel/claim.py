@@ -40,7 +40,7 @@ _WALKED = 1_000  # routes that one look goes through for those, paused ones too
 _MANY = "many"  # in place of more
 
 
-class Look(NamedTuple):
+class SharedLook(NamedTuple):
     """A look that somebody else made, for everybody."""
 
     at: int  # the store's time
@@ -50,12 +50,12 @@ class Look(NamedTuple):
 class LookNote(NamedTuple):
     """What a note says. It may combine the looks of several workers."""
 
-    looks: list[Look]
+    looks: list[SharedLook]
     routes: list[int]  # on which there is something to claim
     many: bool  # on more than could be named
 
 
-def looked_note(look: Look, routes: Iterable[int] | None) -> str:
+def looked_note(look: SharedLook, routes: Iterable[int] | None) -> str:
     """`routes`: None when there are more than a note should name."""
     named = [_MANY] if routes is None else [str(route) for route in routes]
     return f"{LOOKED} {','.join([f'{look.at}:{int(look.leased)}', *named])}"
@@ -65,12 +65,12 @@ def read_note(names: str) -> LookNote:
     """Read what follows the subject; what is not understood is left out."""
     parts = names.split(",")
     stamps = [(at, leased) for at, colon, leased in (part.partition(":") for part in parts) if colon]
-    looks = [Look(int(at), leased == "1") for at, leased in stamps if at.isdecimal()]
+    looks = [SharedLook(int(at), leased == "1") for at, leased in stamps if at.isdecimal()]
     return LookNote(looks, [int(part) for part in parts if part.isdecimal()], _MANY in parts)
 
 
 @reading
-async def tell_look(tx: Transaction, look: Look) -> None:
+async def tell_look(tx: Transaction, look: SharedLook) -> None:
     """Tell everybody of a look that was made for them, and of the routes on which something is left."""
     rows = await tx.many(CrowdSql.ready_routes, most=_WALKED)
     routes = [row.id for row in rows if not row.paused]

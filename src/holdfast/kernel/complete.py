@@ -16,8 +16,8 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, hint, reading, single
 from holdfast.kernel.families import lock_anchors, settle
 from holdfast.kernel.retry import RetryPolicy
-from holdfast.kernel.rows import Ended, Ending, Lease, UnnamedLease
-from holdfast.kernel.sql import Alike
+from holdfast.kernel.rows import EndedLease, Ending, Lease, UnnamedLease
+from holdfast.kernel.sql import UniformRecords
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
@@ -27,14 +27,14 @@ _AGE = attrgetter("seq", "epoch", "token")
 
 
 @single
-async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
+async def complete(tx: Transaction, endings: Sequence[Ending]) -> list[EndedLease]:
     """End attempts of jobs without parents and lanes: one statement for all."""
     ended = await _complete(tx, endings)
     await hint(tx, [job.route for job in ended if job.state == State.PENDING])
     return ended
 
 
-async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[Ended]:
+async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parents: Sequence[int]) -> list[EndedLease]:
     """End attempts of which some have parents or lanes, which hear of it in the same transaction."""
     if parents:
         await lock_anchors(tx, parents)
@@ -45,9 +45,9 @@ async def complete_and_settle(tx: Transaction, endings: Sequence[Ending], parent
     return ended
 
 
-async def _complete(tx: Transaction, endings: Sequence[Ending]) -> list[Ended]:
+async def _complete(tx: Transaction, endings: Sequence[Ending]) -> list[EndedLease]:
     # Of several for one job the last one is read: the newest token, which alone can still be its lease.
-    ordered = Alike(sorted(endings, key=_AGE))
+    ordered = UniformRecords(sorted(endings, key=_AGE))
     final = all(e.state in TERMINAL for e in ordered)
     return await tx.many(JobsSql.finish if final else JobsSql.complete, endings=ordered, seqs=[e.seq for e in ordered])
 

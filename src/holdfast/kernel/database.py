@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from holdfast.kernel.rows import Ended, Moved
+from holdfast.kernel.rows import EndedLease, MovedJob
 from holdfast.kernel.sql import Dialect, Exec, Many, One
 
 P = ParamSpec("P")
@@ -67,7 +67,7 @@ class Owner(Protocol):
         """Those of these jobs that somebody else keeps from ending: rows of the layer that their end writes are locked.
         The rows of the others are locked from now on."""
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         """Some of its jobs have ended, in this transaction. What this writes is committed with their end, and what it
         raises undoes it."""
 
@@ -101,14 +101,14 @@ class Transaction(Protocol):
         """Tell listeners outside once this has committed, in this order; where the database has none, nobody."""
 
 
-def unheeded() -> None:
+def ignore_change() -> None:
     """What is called when nobody wants to know."""
 
 
 class Presence(Protocol):
     """A sign of life that the operating system or the server takes away when this process dies."""
 
-    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = ignore_change) -> bool:
         """Take the sign for this worker; False when it cannot be shown now (a pooler is between, no connection is free,
         another has it). `changed` is called whenever it is lost or taken from then on, on the event loop."""
 
@@ -124,7 +124,7 @@ class Presence(Protocol):
         """Those whose sign is gone now. Empty while a recent restart or reconnect makes signs unreliable."""
 
 
-class Blocking(Protocol):
+class BlockingStore(Protocol):
     """The store for one thread of its own, reached without the event loop."""
 
     def open(self) -> None:
@@ -160,7 +160,7 @@ class Database(Protocol):
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run `operation` in one transaction; repeat it whole on deadlock, conflict or a lost connection."""
 
-    def blocking(self) -> Blocking: ...
+    def blocking(self) -> BlockingStore: ...
 
     async def listen(self, heard: Callable[[str], None]) -> None:
         """Call `heard` with every hint from now on; with "" after a gap in which hints may be missed."""
@@ -184,13 +184,13 @@ class Database(Protocol):
         """
 
 
-class Transacting(Protocol):
+class Transactor(Protocol):
     """The database, or whatever else runs operations in a transaction."""
 
     async def transact(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-class Lent(Transacting, Protocol):
+class CallerConnection(Transactor, Protocol):
     """A connection that the caller lends."""
 
     @property

@@ -64,7 +64,7 @@ class KeyMark(NamedTuple):
     job: JobId = JobId("00000000-0000-0000-0000-000000000000")
 
 
-class Marks(NamedTuple):
+class CleanupMarks(NamedTuple):
     """How far a clean-up has come through what is old; None: to the end."""
 
     worker: int | None = 0
@@ -72,13 +72,13 @@ class Marks(NamedTuple):
     channel: str | None = ""
     stranded: bool = False  # the next call opens stranded lanes, and does nothing else
 
-    def again(self) -> Marks:
+    def again(self) -> CleanupMarks:
         """The next clean-up: it opens stranded lanes first, and walks that reached their end start again."""
-        return Marks(self.worker or 0, self.key or KeyMark(), self.channel or "", stranded=True)
+        return CleanupMarks(self.worker or 0, self.key or KeyMark(), self.channel or "", stranded=True)
 
 
-class Cleaned(NamedTuple):
-    marks: Marks
+class CleanupStep(NamedTuple):
+    marks: CleanupMarks
     more: bool  # there may be more to remove
 
 
@@ -90,9 +90,9 @@ async def clean_up(  # noqa: PLR0913  how old each thing may become
     key_age_us: int,
     worker_age_us: int,
     signal_age_us: int | None = None,
-    marks: Marks | None = None,
+    marks: CleanupMarks | None = None,
     look: int = LOOK,
-) -> Cleaned:
+) -> CleanupStep:
     """Remove what nobody needs any more: old workers, spent keys, untaken signals, unused routes, channels and lanes.
 
     It looks at no more than `look` of each; `marks` says how far the last call got. Stranded lanes are opened once in
@@ -100,10 +100,10 @@ async def clean_up(  # noqa: PLR0913  how old each thing may become
     locked meanwhile.
     """
     await hold(tx, term, worker)
-    marks = marks or Marks()
+    marks = marks or CleanupMarks()
     if marks.stranded:
         await tx.run(LanesSql.open_stranded, limit=look)
-        return Cleaned(marks._replace(stranded=False), more=True)
+        return CleanupStep(marks._replace(stranded=False), more=True)
     return await remove_old(
         tx,
         marks,
@@ -115,8 +115,8 @@ async def clean_up(  # noqa: PLR0913  how old each thing may become
 
 
 async def remove_old(
-    tx: Transaction, marks: Marks, *, key_age_us: int, worker_age_us: int, signal_age_us: int | None, look: int
-) -> Cleaned:
+    tx: Transaction, marks: CleanupMarks, *, key_age_us: int, worker_age_us: int, signal_age_us: int | None, look: int
+) -> CleanupStep:
     more = False
     if marks.worker is not None:
         marks = marks._replace(worker=await _remove_workers(tx, worker_age_us, marks.worker, look))
@@ -135,7 +135,7 @@ async def remove_old(
     if marks.channel is not None:
         marks = marks._replace(channel=await _remove_channels(tx, marks.channel, look))
     await prune_lanes(tx, age_us=ROUTE_AGE_US, limit=look)
-    return Cleaned(marks, more or marks != Marks(None, None, None))
+    return CleanupStep(marks, more or marks != CleanupMarks(None, None, None))
 
 
 async def _remove_workers(tx: Transaction, age_us: int, after: int, look: int) -> int | None:

@@ -21,7 +21,7 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import free_lanes
 from holdfast.kernel.ownership import check_owned, retry_advice
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Batch, Enqueued, Item, KeyOwner, Lease, NewJob, Route, UniqueJob
+from holdfast.kernel.rows import Batch, EnqueueResult, JobItem, KeyOwner, Lease, NewJob, Route, UniqueJob
 from holdfast.kernel.statements import EnqueueSql, JobsSql, WaitingSql, WhySql
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.workers import write_routes
@@ -36,7 +36,7 @@ _PLAIN = [
 _plain = attrgetter(*_PLAIN)
 
 
-class Accepted(NamedTuple):
+class AcceptedJob(NamedTuple):
     id: JobId
     fresh: bool  # False: the key named a job that was there already
     replaced: bool = False  # that job takes over what this call says
@@ -65,7 +65,7 @@ async def enqueue_batch(tx: Transaction, batch: Batch, routes: Sequence[Route], 
         done = await tx.one(EnqueueSql.enqueue_one, **one, **plain, notify=notified)
         return await _hinted(tx, done, notify=notify)
     turns: Iterable[int] = count(job.turn) if job.turn else repeat(0)
-    items = list(map(Item, batch.ids, batch.payloads, turns, repeat(1)))
+    items = list(map(JobItem, batch.ids, batch.payloads, turns, repeat(1)))
     if plain is not None:
         done = await tx.one(EnqueueSql.enqueue_plain, items=items, **plain, notify=notified)
     else:
@@ -75,7 +75,7 @@ async def enqueue_batch(tx: Transaction, batch: Batch, routes: Sequence[Route], 
     return await _hinted(tx, done, notify=notify)
 
 
-async def _hinted(tx: Transaction, done: Enqueued | None, *, notify: bool) -> int:
+async def _hinted(tx: Transaction, done: EnqueueResult | None, *, notify: bool) -> int:
     """How many were inserted; workers hear of them after the commit, unless the statement has seen to it."""
     if done is None:
         return 0
@@ -98,44 +98,44 @@ def _is_plain(job: NewJob) -> bool:
     )
 
 
-def _packed(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[Item]]:
+def _packed(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[JobItem]]:
     """The different jobs, and what each has for itself."""
     alike: dict[tuple[object, ...], int] = {}
     first: list[NewJob] = []
-    items: list[Item] = []
+    items: list[JobItem] = []
     for job in jobs:
         shared = job[1:_PAYLOAD] + job[_PAYLOAD + 1 : _TURN] + job[_TURN + 1 :]
         number = alike.setdefault(shared, len(first) + 1)
         if number > len(first):
             first.append(job)
-        items.append(Item(job.id, job.payload, job.turn, number))
+        items.append(JobItem(job.id, job.payload, job.turn, number))
     return first, items
 
 
 async def submit(
     tx: Transaction, job: NewJob, routes: Sequence[Route], *, key: str | None = None, notify: bool = True
-) -> Accepted:
+) -> AcceptedJob:
     """Insert one job as its keys ask for."""
     if key is not None:
         return await enqueue_once(tx, job, routes, key=key, notify=notify)
     if job.unique_key is not None:
         return await enqueue_unique(tx, job, routes, notify=notify)
     await enqueue(tx, [job], routes, notify=notify)
-    return Accepted(job.id, fresh=True)
+    return AcceptedJob(job.id, fresh=True)
 
 
 async def enqueue_once(
     tx: Transaction, job: NewJob, routes: Sequence[Route], *, key: str, notify: bool = True
-) -> Accepted:
+) -> AcceptedJob:
     """Insert a job under a key, or return the job that the key already names."""
     meaning = digest(f"{job.kind}\x1f{job.payload}")
     owner = await take_key(tx, job.tenant, key, meaning, job.id)
     if owner is None or owner.job == job.id:
         await enqueue(tx, [job], routes, notify=notify)
-        return Accepted(job.id, fresh=True)
+        return AcceptedJob(job.id, fresh=True)
     if owner.digest != meaning:
         raise IdempotencyConflict(key, owner.job)
-    return Accepted(owner.job, fresh=False)
+    return AcceptedJob(owner.job, fresh=False)
 
 
 async def take_key(tx: Transaction, tenant: str, key: str, meaning: str, job: str) -> KeyOwner | None:
@@ -148,7 +148,7 @@ async def find_key(tx: Transaction, tenant: str, key: str) -> KeyOwner | None:
     return await tx.one(EnqueueSql.find_key, tenant=tenant, key=key)
 
 
-async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], *, notify: bool = True) -> Accepted:
+async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], *, notify: bool = True) -> AcceptedJob:
     """Insert a job unless its unique key is taken: then that job stays, or takes over what this one says.
 
     Only an insert writes the lane's limits: a call that replaces a job has to lock it before its lane.
@@ -158,19 +158,19 @@ async def enqueue_unique(tx: Transaction, job: NewJob, routes: Sequence[Route], 
     """
     for _ in range(_TRIES):
         if await enqueue(tx, [job], routes, notify=notify):
-            return Accepted(job.id, fresh=True)
+            return AcceptedJob(job.id, fresh=True)
         holder = await _holder_of(tx, job)
         if holder is None:
             continue  # retention has just removed it, with its key
         if holder.id == job.id:
-            return Accepted(holder.id, fresh=True)
+            return AcceptedJob(holder.id, fresh=True)
         untouched = holder.token == 0 and holder.state in (State.SCHEDULED, State.PENDING)
         if _has_let_go(holder, job.unique_scope):
             continue  # since our statement looked: the next one takes the key over
         if not (job.replaces and untouched):
-            return Accepted(holder.id, fresh=False)
+            return AcceptedJob(holder.id, fresh=False)
         if await _replace(tx, holder, job, notify=notify):
-            return Accepted(holder.id, fresh=False, replaced=True)
+            return AcceptedJob(holder.id, fresh=False, replaced=True)
     raise StoreBusy(f"the unique key of job {job.id} keeps changing its owner; try again.")
 
 
@@ -250,7 +250,7 @@ async def _holder_of(tx: Transaction, job: NewJob) -> UniqueJob | None:
 # Rerun: a new job that says what an ended one said. Terminal stays terminal; the new job names the old.
 
 
-async def retry(tx: Transaction, id: JobId, new_id: JobId) -> Accepted:
+async def retry(tx: Transaction, id: JobId, new_id: JobId) -> AcceptedJob:
     """Enqueue an ended job once more, on its own: without its parent, and without the unique key it had."""
     old = await tx.one(WhySql.why_job, id=id)
     if old is None:
@@ -269,7 +269,7 @@ async def retry(tx: Transaction, id: JobId, new_id: JobId) -> Accepted:
         await hint(tx, [again.route])
     elif await tx.one(JobsSql.find_job, id=new_id) is None:  # nor has an earlier call made it: retention was quicker
         raise NotFound(f"there is no job {id} in this database.")
-    return Accepted(new_id, fresh=again is not None)
+    return AcceptedJob(new_id, fresh=again is not None)
 
 
 async def _restore_route(tx: Transaction, id: JobId, kind: str, queue: str, number: int, *, laned: bool) -> None:

@@ -1,4 +1,4 @@
-"""FailureTraits groups: failures that differ only in numbers and ids are one, with how many there were and when.
+"""FailureKey groups: failures that differ only in numbers and ids are one, with how many there were and when.
 
 A tenant has no more than so many groups. Further messages are counted together, by kind and class of the error.
 """
@@ -34,11 +34,11 @@ def alike(error: str | None, message: str | None) -> tuple[str, str]:
 
     A message begins with that class; without one, the runtime's own word for it is taken.
     """
-    named = _CLASS.match(told := pattern(message or ""))
-    return (named[1], named[2]) if named else ((error or "")[:_LONGEST], told)
+    named = _CLASS.match(failure_pattern := pattern(message or ""))
+    return (named[1], named[2]) if named else ((error or "")[:_LONGEST], failure_pattern)
 
 
-class FailureTraits(NamedTuple):
+class FailureKey(NamedTuple):
     """What decides to which group a failure belongs."""
 
     tenant: str
@@ -47,7 +47,7 @@ class FailureTraits(NamedTuple):
     message: str | None
 
 
-class Likeness(NamedTuple):
+class FailureMatch(NamedTuple):
     """Failures of one group; None stands for any. `named` are groups that have a message, for all that have none."""
 
     subject: str
@@ -55,7 +55,7 @@ class Likeness(NamedTuple):
     message: str | None = None
     named: Collection[str] = ()
 
-    def has(self, failure: FailureTraits) -> bool:
+    def has(self, failure: FailureKey) -> bool:
         """Whether a failure has what these have in common."""
         its = alike(failure.error, failure.message)
         if self.error not in (None, its[0]):
@@ -67,20 +67,22 @@ class Likeness(NamedTuple):
 
 @reading
 async def likeness(
-    tx: Transaction, subject: str, error: str | None, message: str | None, among: Sequence[FailureTraits]
-) -> Likeness:
+    tx: Transaction, subject: str, error: str | None, message: str | None, among: Sequence[FailureKey]
+) -> FailureMatch:
     """Which failures a group has. Those `among` which have other messages are all that have no group of their own."""
     if message != OTHERS:
-        return Likeness(subject, error, message)
+        return FailureMatch(subject, error, message)
     ids = sorted({_id(_made(subject, each)) for each in among})
-    return Likeness(subject, error, message, {each.name for each in await tx.many(TallySql.known_failures, ids=ids)})
+    return FailureMatch(
+        subject, error, message, {each.name for each in await tx.many(TallySql.known_failures, ids=ids)}
+    )
 
 
 async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]) -> None:
     """Count failures in their groups."""
     found: dict[str, Failures] = {}
     for row in rows:
-        about = _made(subject, FailureTraits(row.tenant, row.kind or row.source, row.error, row.message))
+        about = _made(subject, FailureKey(row.tenant, row.kind or row.source, row.error, row.message))
         _put(found, about._replace(id=_id(about), first_at=row.at, last_at=row.at, last_id=row.id))
     if not found:
         return
@@ -93,7 +95,7 @@ async def group_failures(tx: Transaction, subject: str, rows: Sequence[Finished]
     await tx.run(TallySql.add_failures, failures=list(found.values()))
 
 
-def _made(subject: str, failure: FailureTraits) -> Failures:
+def _made(subject: str, failure: FailureKey) -> Failures:
     error, message = alike(failure.error, failure.message)
     return Failures("", subject, failure.tenant, failure.kind, error, message, 1, 0, 0, "")
 

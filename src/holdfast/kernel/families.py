@@ -19,19 +19,19 @@ from collections.abc import Iterable, Sequence
 from holdfast.errors import StoreBusy
 from holdfast.kernel.database import Transaction, hint
 from holdfast.kernel.lanes import free_lanes
-from holdfast.kernel.rows import Ended, Kin, LockedJob, Moved
+from holdfast.kernel.rows import ChildRef, EndedLease, LockedJob, MovedJob
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.states import TERMINAL, State
 
 _TRIES = 100
 
 
-def lock_order(family: Iterable[Kin | tuple[int, int | None]]) -> list[int]:
+def lock_order(family: Iterable[ChildRef | tuple[int, int | None]]) -> list[int]:
     """Jobs and their parents, each once, in the one order everybody locks."""
     return sorted({seq for kin in family for seq in kin if seq is not None})
 
 
-async def parents_of(tx: Transaction, seqs: Sequence[int]) -> list[Kin]:
+async def parents_of(tx: Transaction, seqs: Sequence[int]) -> list[ChildRef]:
     """Those of these jobs that are there, each with its parent."""
     return await tx.many(JobsSql.parents_of, seqs=seqs)
 
@@ -57,7 +57,7 @@ async def lock_jobs(tx: Transaction, seqs: Iterable[int]) -> list[LockedJob]:
     )
 
 
-async def try_lock_jobs(tx: Transaction, family: Sequence[Kin]) -> list[LockedJob]:
+async def try_lock_jobs(tx: Transaction, family: Sequence[ChildRef]) -> list[LockedJob]:
     """Those of these jobs that nobody else is changing, nor their parents, nor what their layers keep, locked as by
     `lock_jobs`."""
     anchored = {row.seq for row in await tx.many(JobsSql.try_lock_anchors, seqs=lock_order(family))}
@@ -69,7 +69,7 @@ async def try_lock_jobs(tx: Transaction, family: Sequence[Kin]) -> list[LockedJo
     return sorted(locked)
 
 
-async def settle(tx: Transaction, moved: Iterable[Ended | Moved]) -> None:
+async def settle(tx: Transaction, moved: Iterable[EndedLease | MovedJob]) -> None:
     """Notify the layers of the ended jobs, their parents and their lanes; wake workers that have work now.
 
     The anchors of the parents are locked. Layers come first: one that gives a parent another child keeps it waiting.

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.errors import LeaseLost
-from holdfast.kernel.broker_rows import Beaten, OwnerBeat, Renewal
+from holdfast.kernel.broker_rows import BeatAnswer, OwnerBeat, Renewal
 from holdfast.kernel.complete import complete_and_settle, error_json, release
 from holdfast.kernel.database import Transaction, reading, single
 from holdfast.kernel.families import settle, try_lock_jobs
-from holdfast.kernel.rows import Fence, Held, Kin, Lease, Lost, Renewed
+from holdfast.kernel.rows import ChildRef, Fence, Lease, LeaseRef, LostJob, RenewedLease
 from holdfast.kernel.statements import BrokersSql, JobsSql, LeasesSql, WaitingSql, WorkersSql
 from holdfast.kernel.states import ALIVE, WorkerState
 
@@ -40,14 +40,14 @@ class Beat(NamedTuple):
     """What a heartbeat learned."""
 
     registered: bool  # False: this incarnation was given up for lost and must register again
-    renewed: list[Renewed]
-    lost: list[Held]  # stop these attempts and drop their results
+    renewed: list[RenewedLease]
+    lost: list[LeaseRef]  # stop these attempts and drop their results
     draining: bool = False  # as the store has it: someone may have asked for it there
     now: int | None = None  # the store's time of this beat; None: it did not say
     oldest_code: int = 0  # the schema version that code must have to use the tables
     incarnation: str | None = None  # whose beat it was
     leases: int = 0  # that the store has under its number
-    hosted: tuple[Beaten, ...] = ()  # those in its process whose heartbeats the store took too
+    hosted: tuple[BeatAnswer, ...] = ()  # those in its process whose heartbeats the store took too
     given_up: frozenset[int] = frozenset()  # those of them whom it did not know as alive any more
 
 
@@ -68,7 +68,7 @@ async def beat(  # noqa: PLR0913  what a beat says, and two limits
     tx: Transaction,
     worker: int,
     active: int,
-    held: Sequence[Held],
+    held: Sequence[LeaseRef],
     *,
     ttl_us: int,
     ceiling_us: int,
@@ -127,7 +127,9 @@ async def show_life(tx: Transaction, worker: int, active: int, *, me: OwnRow = _
     return Beat(True, [], [], row.status == WorkerState.DRAINING, row.now, row.oldest_code, me.incarnation, row.leases)
 
 
-async def return_unnamed(tx: Transaction, worker: int, incarnation: str, held: Sequence[Held], *, limit: int) -> int:
+async def return_unnamed(
+    tx: Transaction, worker: int, incarnation: str, held: Sequence[LeaseRef], *, limit: int
+) -> int:
     """Hand back, as if it had not been claimed, what a worker has and does not name; returns how many jobs that were.
 
     That is how the jobs of a claim come back whose answer was lost. Call it while no claim of the worker is under way:
@@ -138,15 +140,15 @@ async def return_unnamed(tx: Transaction, worker: int, incarnation: str, held: S
     )
     if not found:
         return 0
-    locked = {job.seq for job in await try_lock_jobs(tx, [Kin(lease.seq, lease.parent) for lease in found])}
+    locked = {job.seq for job in await try_lock_jobs(tx, [ChildRef(lease.seq, lease.parent) for lease in found])}
     free = [lease for lease in found if lease.seq in locked]
     parents = sorted({lease.parent for lease in free if lease.parent is not None})
     return len(await complete_and_settle(tx, [release(lease) for lease in free], parents)) if free else 0
 
 
 async def renew(
-    tx: Transaction, held: Sequence[Held], *, ttl_us: int, ceiling_us: int, leap_us: int = 0
-) -> tuple[list[Renewed], list[Held]]:
+    tx: Transaction, held: Sequence[LeaseRef], *, ttl_us: int, ceiling_us: int, leap_us: int = 0
+) -> tuple[list[RenewedLease], list[LeaseRef]]:
     """Extend these leases. What was only skipped (someone is ending it right now) is neither renewed nor lost."""
     if not held:
         return [], []
@@ -157,7 +159,7 @@ async def renew(
 
 async def renew_each(
     tx: Transaction, renewals: Sequence[Renewal], *, ceiling_us: int, leap_us: int = 0
-) -> tuple[list[Renewed], list[Held]]:
+) -> tuple[list[RenewedLease], list[LeaseRef]]:
     """As `renew`, each lease for a time of its own. A caller that knows the token may renew, in any process."""
     if not renewals:
         return [], []
@@ -166,26 +168,28 @@ async def renew_each(
     return renewed, await _lost(tx, [renewal.held for renewal in ordered], renewed, leap_us)
 
 
-async def renew_one(tx: Transaction, renewal: Renewal, *, ceiling_us: int) -> Renewed | None:
+async def renew_one(tx: Transaction, renewal: Renewal, *, ceiling_us: int) -> RenewedLease | None:
     """Extend one lease now; None when it is lost. If somebody is changing it, this waits for them."""
     await tx.many(JobsSql.lock_leases, seqs=[renewal.seq])
     renewed, _ = await renew_each(tx, [renewal], ceiling_us=ceiling_us)
     return renewed[0] if renewed else None
 
 
-async def _lost(tx: Transaction, held: Sequence[Held], renewed: Sequence[Renewed], leap_us: int) -> list[Held]:
+async def _lost(
+    tx: Transaction, held: Sequence[LeaseRef], renewed: Sequence[RenewedLease], leap_us: int
+) -> list[LeaseRef]:
     kept = {(row.seq, row.epoch, row.token) for row in renewed}
     missing = [h for h in held if (h.seq, h.epoch, h.token) not in kept]
     if not missing:
         return []
     rows = await tx.many(LeasesSql.held_tokens, seqs=[h.seq for h in missing])
-    alive = {Held(*row[:4]) for row in rows if row.lease_until > row.now - max(leap_us, 0)}
+    alive = {LeaseRef(*row[:4]) for row in rows if row.lease_until > row.now - max(leap_us, 0)}
     return [h for h in missing if h not in alive]
 
 
 async def beat_living(
     tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None
-) -> tuple[list[Beaten], set[int]]:
+) -> tuple[list[BeatAnswer], set[int]]:
     """As `beat_many`, and who was given up. One whose row somebody else holds is neither: its next heartbeat counts."""
     beaten = await beat_unlocked(tx, beats, host=host)
     left = {each.seq for each in beats} - {row.seq for row in beaten}
@@ -193,7 +197,7 @@ async def beat_living(
     return beaten, left - {row.seq for row in standing if row.status in ALIVE}
 
 
-async def beat_unlocked(tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None) -> list[Beaten]:
+async def beat_unlocked(tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None) -> list[BeatAnswer]:
     """As `beat_many`, without those whose row somebody else holds."""
     if not beats:
         return []
@@ -202,7 +206,7 @@ async def beat_unlocked(tx: Transaction, beats: Sequence[OwnerBeat], *, host: in
 
 
 @single
-async def beat_many(tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None) -> list[Beaten]:
+async def beat_many(tx: Transaction, beats: Sequence[OwnerBeat], *, host: int | None = None) -> list[BeatAnswer]:
     """The heartbeats of many, in one statement. Those who are not among the answers were given up.
 
     `host`: the worker in whose process they live; None: as it was.
@@ -225,7 +229,7 @@ async def take_expiry_turn(tx: Transaction, *, pause_us: int) -> bool:
 
 async def expire(
     tx: Transaction, *, gone: Collection[int], limit: int, backoff_us: int, chance: random.Random, until: int = FOREVER
-) -> list[Lost]:
+) -> list[LostJob]:
     """Rescue jobs whose lease ran out by `until`, or whose worker is among `gone`; at most `limit` of them.
 
     A worker is gone once its row says so (`lose_workers`, `unregister`), which is final: it cannot beat any more. What

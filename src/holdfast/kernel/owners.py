@@ -17,14 +17,14 @@ from holdfast.kernel.workers import Registration, insert_worker, lose
 _TRIES = 20
 
 
-class Registered(NamedTuple):
+class RegisteredOwner(NamedTuple):
     """An owner's number, and the one it had before, if it was given up just now."""
 
     seq: int
     before: int | None = None
 
 
-async def register_owner(tx: Transaction, who: Registration, *, ttl_us: int, replace: bool = False) -> Registered:
+async def register_owner(tx: Transaction, who: Registration, *, ttl_us: int, replace: bool = False) -> RegisteredOwner:
     """The number of the owner of this id, which is registered when it has none.
 
     `replace`: it begins a new life, and what it was before is given up; `transfer_leases` hands its leases over. Raises
@@ -39,8 +39,8 @@ async def register_owner(tx: Transaction, who: Registration, *, ttl_us: int, rep
             await lose(tx, other.seq, reason="replaced by a new owner of the same id")
             before = other.seq
         elif other is not None and await tx.one(BrokersSql.refresh_owner, seq=other.seq, ttl_us=ttl_us):
-            return Registered(other.seq, before)
+            return RegisteredOwner(other.seq, before)
         new = await insert_worker(tx, who._replace(host=NOWHERE), ttl_us=ttl_us)
         if new is not None:
-            return Registered(new, before)
+            return RegisteredOwner(new, before)
     raise StoreBusy(f"the owner {who.id!r} is being registered by many at once; try again.")

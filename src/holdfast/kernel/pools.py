@@ -25,7 +25,7 @@ from holdfast.kernel.workers import Registration, pool_workers, write_routes
 _PAST = 60  # workers of a pool that are remembered
 
 
-class PoolSight(NamedTuple):
+class PoolSnapshot(NamedTuple):
     """A pool at one moment."""
 
     pending: int
@@ -40,7 +40,7 @@ class PoolSight(NamedTuple):
         return sum(worker.leases for worker in self.workers)
 
 
-class Resize(NamedTuple):
+class ResizePlan(NamedTuple):
     """What a decision asks for."""
 
     start: int
@@ -51,7 +51,7 @@ class Resize(NamedTuple):
         return bool(self.start or self.retire)
 
 
-class Resized(NamedTuple):
+class ResizeResult(NamedTuple):
     started: Sequence[str]  # the places to start processes for, by id
     retired: Sequence[str]
 
@@ -66,14 +66,14 @@ class PoolTerms(NamedTuple):
     turn_us: int
 
 
-class Serves(NamedTuple):
+class PoolScope(NamedTuple):
     """What the workers of a pool take; None: every queue."""
 
     queues: tuple[str, ...] | None
     capabilities: tuple[str, ...]
 
 
-Judge = Callable[[PoolSight], Resize]
+Judge = Callable[[PoolSnapshot], ResizePlan]
 
 
 @single
@@ -113,7 +113,7 @@ def load_question(queues: Collection[str] | None, schema: str, *, threshold: int
 
 
 @reading
-async def look_at_pool(tx: Transaction, pool: str, serves: Serves) -> PoolSight:
+async def look_at_pool(tx: Transaction, pool: str, serves: PoolScope) -> PoolSnapshot:
     """The pool as it is now. On PostgreSQL each statement sees its own moment: `resize` looks again."""
     routes = await routes_served(tx, serves.queues, serves.capabilities)
     demand = await demand_on(tx, routes.served)
@@ -121,12 +121,12 @@ async def look_at_pool(tx: Transaction, pool: str, serves: Serves) -> PoolSight:
     past = await tx.many(PoolsSql.past_of_pool, pool=pool, limit=_PAST)
     declared = await tx.many(PoolsSql.list_pools, name=pool, limit=1)
     settings = declared[0].settings if declared else None
-    return PoolSight(demand.pending, workers, past, settings, routes)
+    return PoolSnapshot(demand.pending, workers, past, settings, routes)
 
 
 async def resize(
-    tx: Transaction, terms: PoolTerms, *, serves: Serves, judge: Judge, ids: Sequence[str]
-) -> Resized | None:
+    tx: Transaction, terms: PoolTerms, *, serves: PoolScope, judge: Judge, ids: Sequence[str]
+) -> ResizeResult | None:
     """Decide, and do it: one at a time for each pool. None when another has just decided.
 
     `ids` are the names of workers that may be started, as many as the pool may have.
@@ -137,7 +137,7 @@ async def resize(
     wanted = judge(await look_at_pool(tx, terms.name, serves))
     started = await _open(tx, terms, ids[: wanted.start])
     retired = [await _retire_worker(tx, seq, terms.idle_us) for seq in wanted.retire]
-    return Resized(started, [id for id in retired if id is not None])
+    return ResizeResult(started, [id for id in retired if id is not None])
 
 
 async def _open(tx: Transaction, terms: PoolTerms, ids: Sequence[str]) -> list[str]:

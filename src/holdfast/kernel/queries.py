@@ -10,7 +10,7 @@ from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import find_key
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.rows import AttemptRow, Beside, EndedJob, FailedJob, JobRow, Match, Seq
+from holdfast.kernel.rows import AdjacentIds, AttemptRow, EndedJob, FailedJob, JobRow, Match, Seq
 from holdfast.kernel.statements import JobsSql, ListingSql
 from holdfast.kernel.states import TERMINAL, State
 
@@ -201,7 +201,7 @@ async def find_ended(tx: Transaction, ids: Collection[JobId]) -> list[EndedJob]:
 
 
 @reading
-async def jobs_beside(tx: Transaction, ids: Sequence[str]) -> list[Beside]:
+async def jobs_beside(tx: Transaction, ids: Sequence[str]) -> list[AdjacentIds]:
     """The ids of jobs before and after each of these, in the order of ids."""
     return await tx.many(ListingSql.jobs_beside, ids=ids)
 

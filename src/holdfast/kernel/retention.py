@@ -33,7 +33,7 @@ _BY_NUMBER = (
 )
 
 
-class Keep(NamedTuple):
+class KeepRule(NamedTuple):
     """How long, and how many."""
 
     us: int
@@ -49,33 +49,33 @@ class Limit(NamedTuple):
     most: int
 
 
-class Spot(NamedTuple):
+class PrunePosition(NamedTuple):
     """How far a walk through finished jobs came: one commit may end a thousand at the same moment."""
 
     at: int
     seq: int
 
 
-BEGIN = Spot(0, 0)
+BEGIN = PrunePosition(0, 0)
 
 
-class PruneLook(NamedTuple):
+class PruneStep(NamedTuple):
     """What one look did: how many it removed or would remove, and where the next begins; None at the end."""
 
     jobs: int
-    upto: Spot | None
+    upto: PrunePosition | None
 
 
 class Pruner:
     """Prunes a store again and again, as a duty does, or once and thoroughly, as a person wants it."""
 
-    def __init__(self, database: Database, keep: Keep, *, look: int = LOOK, count: int = COUNT) -> None:
+    def __init__(self, database: Database, keep: KeepRule, *, look: int = LOOK, count: int = COUNT) -> None:
         self._database = database
         self._keep = keep
         self._look = look
         self._count = count
-        self._front: dict[str, Spot] = {}  # everything up to here has been looked at
-        self._behind: dict[str, Spot] = {}  # where the next look at what had to stay begins
+        self._front: dict[str, PrunePosition] = {}  # everything up to here has been looked at
+        self._behind: dict[str, PrunePosition] = {}  # where the next look at what had to stay begins
         self._counting: dict[str, tuple[int, int]] = {}  # how far the last jobs are counted, and how many there are
         self._kept: dict[str, int] = {}  # what finished before this is more than the queue keeps
 
@@ -106,7 +106,7 @@ class Pruner:
         while removed:
             removed = False
             for limit in limits:
-                after: Spot | None = BEGIN
+                after: PrunePosition | None = BEGIN
                 while after is not None:
                     stretch = await self._prune(limit.queue, after, limit.before, None)
                     yield stretch.jobs
@@ -117,7 +117,7 @@ class Pruner:
         found: dict[str, int] = {}
         for limit in await self._limits(queue):
             before = await self._exactly(limit)
-            after: Spot | None = BEGIN
+            after: PrunePosition | None = BEGIN
             while after is not None and found.get(limit.queue, 0) < cap:
                 stretch = await self._database.transact(
                     find_prunable, limit.queue, after=after, before=before, look=self._look
@@ -130,7 +130,7 @@ class Pruner:
         limits = await self._database.transact(find_limits, self._keep)
         return [limit for limit in limits if queue is None or limit.queue == queue]
 
-    async def _prune(self, queue: str, after: Spot, before: int, under: tuple[Term, int] | None) -> PruneLook:
+    async def _prune(self, queue: str, after: PrunePosition, before: int, under: tuple[Term, int] | None) -> PruneStep:
         return await self._database.transact(prune, queue, after=after, before=before, look=self._look, under=under)
 
     async def _exactly(self, limit: Limit) -> int:
@@ -162,7 +162,7 @@ class Pruner:
 
 
 @reading
-async def find_limits(tx: Transaction, keep: Keep) -> list[Limit]:
+async def find_limits(tx: Transaction, keep: KeepRule) -> list[Limit]:
     """Each queue with finished jobs, and what it keeps."""
     queues = await tx.many(RetentionSql.finished_queues)
     if not queues:
@@ -185,28 +185,30 @@ async def count_back(tx: Transaction, queue: str, *, below: int, limit: int) -> 
 
 
 @reading
-async def find_prunable(tx: Transaction, queue: str, *, after: Spot, before: int, look: int) -> PruneLook:
+async def find_prunable(tx: Transaction, queue: str, *, after: PrunePosition, before: int, look: int) -> PruneStep:
     """Of the next finished jobs of a queue, how many may go."""
     seqs, upto = await _find(tx, queue, after, before, look)
-    return PruneLook(len(seqs), upto)
+    return PruneStep(len(seqs), upto)
 
 
 async def prune(
-    tx: Transaction, queue: str, *, after: Spot, before: int, look: int, under: tuple[Term, int] | None = None
-) -> PruneLook:
+    tx: Transaction, queue: str, *, after: PrunePosition, before: int, look: int, under: tuple[Term, int] | None = None
+) -> PruneStep:
     """Look at the next finished jobs of a queue, and remove those that may go. `under`: a duty and its holder."""
     if under is not None:
         await hold(tx, *under)
     seqs, upto = await _find(tx, queue, after, before, look)
-    return PruneLook(await remove(tx, seqs) if seqs else 0, upto)
+    return PruneStep(await remove(tx, seqs) if seqs else 0, upto)
 
 
-async def _find(tx: Transaction, queue: str, after: Spot, before: int, look: int) -> tuple[list[int], Spot | None]:
+async def _find(
+    tx: Transaction, queue: str, after: PrunePosition, before: int, look: int
+) -> tuple[list[int], PrunePosition | None]:
     rows = await tx.many(
         RetentionSql.find_prunable, queue=queue, after=after.at, after_seq=after.seq, before=before, limit=look
     )
     seqs = [row.seq for row in rows if row.prunable]
-    return seqs, None if len(rows) < look else Spot(rows[-1].at, rows[-1].seq)
+    return seqs, None if len(rows) < look else PrunePosition(rows[-1].at, rows[-1].seq)
 
 
 async def remove(tx: Transaction, seqs: Sequence[int]) -> int:

@@ -60,7 +60,7 @@ class NewJob(NamedTuple):
     layer: str | None = None  # whose it is, if not a program's own; see `kernel.ownership`
 
 
-class Item(NamedTuple):
+class JobItem(NamedTuple):
     """What one job of many has for itself; `alike` is the number, from 1, of the job it is otherwise like."""
 
     id: JobId
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
         return Batch(self.job, self.ids[begin : begin + size], self.payloads[begin : begin + size])
 
 
-class Enqueued(NamedTuple):
+class EnqueueResult(NamedTuple):
     inserted: int
     routes: str | None  # where something may be claimable now
     hinted: int | None  # told by the statement itself
@@ -98,7 +98,7 @@ class UniqueJob(NamedTuple):
     token: int
 
 
-class Replaced(NamedTuple):
+class ReplacedJob(NamedTuple):
     seq: int
     route: int
     state: str
@@ -113,7 +113,7 @@ class ReadyPlace(NamedTuple):
     seq: int
 
 
-class Held(NamedTuple):
+class LeaseRef(NamedTuple):
     """A lease as its worker names it in every write."""
 
     seq: int
@@ -150,8 +150,8 @@ class Lease(NamedTuple):
     layer: str | None = None
 
     @property
-    def held(self) -> Held:
-        return Held(self.seq, self.worker, self.epoch, self.token)
+    def held(self) -> LeaseRef:
+        return LeaseRef(self.seq, self.worker, self.epoch, self.token)
 
     @property
     def fence(self) -> Token:
@@ -172,8 +172,8 @@ class UnnamedLease(NamedTuple):
     parent: int | None
 
     @property
-    def held(self) -> Held:
-        return Held(self.seq, self.worker, self.epoch, self.token)
+    def held(self) -> LeaseRef:
+        return LeaseRef(self.seq, self.worker, self.epoch, self.token)
 
 
 class Ending(NamedTuple):
@@ -191,7 +191,7 @@ class Ending(NamedTuple):
     error: str | None
 
 
-class Ended(NamedTuple):
+class EndedLease(NamedTuple):
     seq: int
     epoch: int
     token: int
@@ -209,7 +209,7 @@ class EndedAttempt(NamedTuple):
     outcome: str
 
 
-class Renewed(NamedTuple):
+class RenewedLease(NamedTuple):
     seq: int
     epoch: int
     token: int
@@ -232,7 +232,7 @@ class Expiry(NamedTuple):
     at: int | None
 
 
-class Kin(NamedTuple):
+class ChildRef(NamedTuple):
     seq: int
     parent: int | None
 
@@ -255,7 +255,7 @@ class Seq(NamedTuple):
     seq: int
 
 
-class Beside(NamedTuple):
+class AdjacentIds(NamedTuple):
     """The ids next to one, in the order of ids."""
 
     id: str
@@ -263,7 +263,7 @@ class Beside(NamedTuple):
     after: str | None
 
 
-class Moved(NamedTuple):
+class MovedJob(NamedTuple):
     """A job that a sweep, a signal or a cancel moved."""
 
     seq: int
@@ -275,7 +275,7 @@ class Moved(NamedTuple):
     kind: str
 
 
-class Lost(NamedTuple):
+class LostJob(NamedTuple):
     """A job whose lease was lost, and where it is now."""
 
     seq: int
@@ -288,11 +288,11 @@ class Lost(NamedTuple):
     error: str | None  # of a job that this loss failed
 
     @property
-    def moved(self) -> Moved:
-        return Moved(*self[:-1])
+    def moved(self) -> MovedJob:
+        return MovedJob(*self[:-1])
 
 
-class Woken(NamedTuple):
+class WokenJob(NamedTuple):
     seq: int
     route: int
 
@@ -488,7 +488,7 @@ class Term(NamedTuple):
     term: int
 
 
-class Sight(NamedTuple):
+class Observation(NamedTuple):
     """What one look at the store showed."""
 
     now: int

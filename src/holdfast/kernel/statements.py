@@ -8,20 +8,20 @@ from __future__ import annotations
 from holdfast.kernel.broker_rows import (
     Alias,
     Asker,
-    Beaten,
+    BeatAnswer,
     LaneDemand,
     LeaseKey,
+    LeaseRequest,
     LiveOwner,
     Offer,
     OwnedLease,
     OwnerBeat,
     Renewal,
     RouteDemand,
-    Sought,
     StaleWorker,
-    Taking,
-    Transferred,
+    TransferredLease,
     Want,
+    WantedJob,
     WorkerRow,
 )
 from holdfast.kernel.database import Announcement
@@ -55,62 +55,62 @@ from holdfast.kernel.flow_rows import (
     WhyJob,
 )
 from holdfast.kernel.rows import (
+    AdjacentIds,
     AheadOfClock,
     AttemptRow,
     Backlog,
-    Beside,
     Cancellation,
     CancelRequested,
     Change,
+    ChildRef,
     ChildRow,
     Cluster,
     CreatedJob,
     DutyRow,
-    Ended,
     EndedAtSeq,
     EndedAttempt,
     EndedJob,
+    EndedLease,
     Ending,
-    Enqueued,
+    EnqueueResult,
     Expiry,
     FailedJob,
     Fence,
     Heartbeat,
-    Held,
     HeldToken,
     Incarnation,
-    Item,
+    JobItem,
     JobRow,
     KeyOwner,
-    Kin,
     LastBeat,
     LastStep,
     Latencies,
     Lease,
+    LeaseRef,
     LiveWorker,
     LoadRow,
     LockedJob,
-    Lost,
+    LostJob,
     LostWorker,
     Match,
     Misplaced,
-    Moved,
+    MovedJob,
     NewJob,
     Number,
+    Observation,
     OpenChildren,
     PastWorker,
     PlaceRow,
     PlaceStanding,
     PoolRow,
-    Renewed,
-    Replaced,
+    RenewedLease,
+    ReplacedJob,
     Resolution,
     RetriedKind,
     Route,
     RouteId,
     Seq,
     SettledJob,
-    Sight,
     Signal,
     Step,
     Suspension,
@@ -118,11 +118,10 @@ from holdfast.kernel.rows import (
     Term,
     UniqueJob,
     UnnamedLease,
-    Woken,
+    WokenJob,
 )
 from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.kernel.tally_rows import (
-    At,
     CountedTime,
     FailureGroup,
     Failures,
@@ -132,6 +131,7 @@ from holdfast.kernel.tally_rows import (
     TalliedName,
     Tally,
     TallyTime,
+    TimeRow,
 )
 
 # The statements of `brokers.sql`, as Python sees them.
@@ -140,18 +140,18 @@ from holdfast.kernel.tally_rows import (
 class BrokersSql(
     Statements,
     file="brokers.sql",
-    rows={"wants": Want, "takings": Taking, "askers": Asker, "leases": LeaseKey, "beats": OwnerBeat},
+    rows={"wants": Want, "takings": LeaseRequest, "askers": Asker, "leases": LeaseKey, "beats": OwnerBeat},
 ):
     offers: Many[Offer]
     take_for: Many[Lease]
     claim_each: Many[Lease]
     find_unanswered: Many[UnnamedLease]
-    seek: One[Sought]
-    wake_one: One[Woken]
+    seek: One[WantedJob]
+    wake_one: One[WokenJob]
     find_lease: One[OwnedLease]
     leases_of: Many[OwnedLease]
-    transfer_leases: Many[Transferred]
-    beat_many: Many[Beaten]
+    transfer_leases: Many[TransferredLease]
+    beat_many: Many[BeatAnswer]
     lock_living: Many[Incarnation]
     find_live_owner: One[LiveOwner]
     refresh_owner: One[Seq]
@@ -167,15 +167,15 @@ class BrokersSql(
 
 
 class CancelSql(Statements, file="cancel.sql", types={"id": "uuid", "error": "json"}):
-    find_cancellable: One[Kin]
-    cancel: Many[Moved]
+    find_cancellable: One[ChildRef]
+    cancel: Many[MovedJob]
     request_cancel: Many[CancelRequested]
     open_cancellation: Exec
     cancellable_ready: Many[Seq]
     cancellable_later: Many[Seq]
     cancellable_running: Many[Seq]
     next_cancellations: Many[Cancellation]
-    cancellable_children: Many[Kin]
+    cancellable_children: Many[ChildRef]
     pass_cancellation: Exec
     close_cancellation: Exec
 
@@ -194,18 +194,18 @@ class CrowdSql(Statements, file="crowd.sql"):
 class EnqueueSql(
     Statements,
     file="enqueue.sql",
-    rows={"jobs": NewJob, "items": Item, "routes": Route},
+    rows={"jobs": NewJob, "items": JobItem, "routes": Route},
     types={"id": "uuid", "job": "uuid", "payload": "json", "metadata": "jsonb"},
 ):
-    enqueue_one: One[Enqueued]
-    enqueue_plain: One[Enqueued]
-    enqueue: One[Enqueued]
+    enqueue_one: One[EnqueueResult]
+    enqueue_plain: One[EnqueueResult]
+    enqueue: One[EnqueueResult]
     take_key: One[KeyOwner]
     find_key: One[KeyOwner]
     find_unique: One[UniqueJob]
-    replace: One[Replaced]
+    replace: One[ReplacedJob]
     enqueue_again: One[SettledJob]
-    repeat_child: One[Kin]
+    repeat_child: One[ChildRef]
 
 
 # The statements of `jobs.sql`, as Python sees them.
@@ -221,17 +221,17 @@ class JobsSql(
     claim: Many[Lease]
     claim_one: Many[Lease]
     heads: Many[RouteId]
-    finish: Many[Ended]
-    complete: Many[Ended]
+    finish: Many[EndedLease]
+    complete: Many[EndedLease]
     ended_attempts: Many[EndedAttempt]
-    parents_of: Many[Kin]
+    parents_of: Many[ChildRef]
     lock_anchors: Many[Seq]
     try_lock_anchors: Many[Seq]
     lock_leases: Many[Seq]
     lock_places: Many[LockedJob]
     try_lock_places: Many[LockedJob]
     settle_parent: One[OpenChildren]
-    wake_parent: One[Woken]
+    wake_parent: One[WokenJob]
     hint: Exec
     announce: Exec
     report_progress: One[Seq]
@@ -262,7 +262,7 @@ class LanesSql(Statements, file="lanes.sql", rows={"charges": Charge, "limits": 
     still_blocked: Many[LaneName]
     take: Many[Lease]
     block: Exec
-    unblock: Many[Woken]
+    unblock: Many[WokenJob]
     charge: Exec
     mend_lanes: Many[LaneName]
     open_stranded: Exec
@@ -276,14 +276,14 @@ class LanesSql(Statements, file="lanes.sql", rows={"charges": Charge, "limits": 
 # The statements of `leases.sql`, as Python sees them.
 
 
-class LeasesSql(Statements, file="leases.sql", rows={"held": Held, "renewals": Renewal}):
-    renew: Many[Renewed]
-    renew_each: Many[Renewed]
+class LeasesSql(Statements, file="leases.sql", rows={"held": LeaseRef, "renewals": Renewal}):
+    renew: Many[RenewedLease]
+    renew_each: Many[RenewedLease]
     held_tokens: Many[HeldToken]
     find_unnamed: Many[UnnamedLease]
     next_expiry: One[Expiry]
-    find_lapsed: Many[Kin]
-    expire: Many[Lost]
+    find_lapsed: Many[ChildRef]
+    expire: Many[LostJob]
     shorten_leases: Many[Seq]
 
 
@@ -305,7 +305,7 @@ class ListingSql(Statements, file="listing.sql"):
     pending_in_order: Many[Seq]
     find_running: Many[Seq]
     jobs_by_seq: Many[JobRow]
-    jobs_beside: Many[Beside]
+    jobs_beside: Many[AdjacentIds]
     jobs_from: Many[Match]
     queues_called: Many[Match]
     workers_called: Many[Match]
@@ -384,26 +384,26 @@ class SchedulesSql(Statements, file="schedules.sql"):
 class TallySql(Statements, file="tally.sql", rows={"tallies": Tally, "times": TallyTime, "failures": Failures}):
     add_tallies: Exec
     add_times: Exec
-    hold_tally_mark: One[At]
-    find_tally_mark: One[At]
+    hold_tally_mark: One[TimeRow]
+    find_tally_mark: One[TimeRow]
     move_tally_mark: Exec
     untallied_queues: Many[TalliedName]
-    jobs_upto: One[At]
+    jobs_upto: One[TimeRow]
     ended_jobs: Many[Finished]
     hold_marks_of_jobs: Many[SourceMark]
     untallied_jobs: Many[Finished]
     queue_to_count_again: One[TalliedName]
     jobs_again: Many[Tally]
-    hour_to_complete: One[At]
+    hour_to_complete: One[TimeRow]
     missing_in_tally: Many[Tally]
     forget_again: Exec
     forget_again_of: Exec
     known_failures: Many[TalliedName]
     last_failure_group: One[TalliedName]
     add_failures: Exec
-    forget_tallies: Many[At]
-    forget_times: Many[At]
-    forget_failures: Many[At]
+    forget_tallies: Many[TimeRow]
+    forget_times: Many[TimeRow]
+    forget_failures: Many[TimeRow]
     series: Many[SeriesPoint]
     series_of_times: Many[CountedTime]
     series_by_tenant: Many[SeriesPoint]
@@ -427,18 +427,18 @@ class WaitingSql(
     rows={"suspensions": Suspension, "resolutions": Resolution},
     types={"id": "uuid", "payload": "json"},
 ):
-    wake: Many[Woken]
-    find_overdue: Many[Kin]
-    overdue: Many[Moved]
+    wake: Many[WokenJob]
+    find_overdue: Many[ChildRef]
+    overdue: Many[MovedJob]
     lock_channel: Exec
     hold_still: One[Seq]
     park: One[SettledJob]
     suspend: Many[Seq]
-    resolve: Many[Moved]
+    resolve: Many[MovedJob]
     send_signal: One[Signal]
     sent_signal: One[Signal]
-    signal: Many[Woken]
-    wake_some: Many[Woken]
+    signal: Many[WokenJob]
+    wake_some: Many[WokenJob]
     take_signal: One[Signal]
     hold: One[Fence]
     store_step: One[Step]
@@ -510,7 +510,7 @@ class WorkersSql(Statements, file="workers.sql", rows={"routes": Route}):
     pool_workers: Many[WorkerRow]
     stale_workers: Many[StaleWorker]
     list_duties: Many[DutyRow]
-    look: One[Sight]
+    look: One[Observation]
     list_routes: Many[Route]
     lock_routes: Many[RouteId]
     known_routes: Many[RouteId]

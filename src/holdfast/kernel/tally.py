@@ -20,7 +20,7 @@ from holdfast.kernel.failure_groups import group_failures
 from holdfast.kernel.queries import now
 from holdfast.kernel.sql import Many, One
 from holdfast.kernel.statements import TallySql
-from holdfast.kernel.tally_rows import At, CountedTime, Finished, SeriesPoint, Tally, TallyTime
+from holdfast.kernel.tally_rows import CountedTime, Finished, SeriesPoint, Tally, TallyTime, TimeRow
 
 MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
 SIZES: Mapping[str, int] = {"minute": MINUTE, "hour": HOUR, "day": DAY, "tenant_hour": HOUR, "tenant_day": DAY}
@@ -201,7 +201,7 @@ class SecondWalk(NamedTuple):
     """
 
     subject: str
-    upto: One[At]
+    upto: One[TimeRow]
     counted: Many[Tally]
     source: str = ""
 

@@ -121,7 +121,7 @@ class TalliedName(NamedTuple):
     name: str
 
 
-class At(NamedTuple):
+class TimeRow(NamedTuple):
     at: int
 
 

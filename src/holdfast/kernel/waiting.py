@@ -16,7 +16,7 @@ from holdfast.kernel.database import Transaction, hint, reading, single
 from holdfast.kernel.families import lock_jobs, settle, try_lock_jobs
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.lanes import free_lanes
-from holdfast.kernel.rows import ChildRow, LastStep, Lease, Moved, Resolution, Step, Suspension, Woken
+from holdfast.kernel.rows import ChildRow, LastStep, Lease, MovedJob, Resolution, Step, Suspension, WokenJob
 from holdfast.kernel.statements import JobsSql, WaitingSql
 from holdfast.kernel.states import State
 
@@ -83,7 +83,7 @@ async def suspend(tx: Transaction, suspensions: Sequence[Suspension]) -> list[in
 
 async def resolve(
     tx: Transaction, resolutions: Sequence[Resolution], parents: Sequence[int | None] = ()
-) -> list[Moved]:
+) -> list[MovedJob]:
     """Settle waiting jobs without a worker; the caller that brings what they wait for does it in the same transaction.
 
     Those that do not wait on that channel any more are not among the returned. `parents` are locked with them.
@@ -95,7 +95,7 @@ async def resolve(
     return moved
 
 
-async def signal(tx: Transaction, id: str, channel: str, payload: str) -> list[Woken]:
+async def signal(tx: Transaction, id: str, channel: str, payload: str) -> list[WokenJob]:
     """Leave a signal on a channel, and wake every job that is parked on it. It stays until someone takes it, once.
 
     Sent again it stays one signal; `SignalConflict` when it says something else now.
@@ -118,22 +118,22 @@ async def wake_some(tx: Transaction, channel: str, *, limit: int) -> int:
     return len(woken)
 
 
-class Taken(NamedTuple):
+class TakenSignal(NamedTuple):
     payload: str | None  # None: nothing has arrived yet
     now: int
 
 
-async def take_signal(tx: Transaction, lease: Lease, channel: str, step: str) -> Taken:
+async def take_signal(tx: Transaction, lease: Lease, channel: str, step: str) -> TakenSignal:
     """Take the oldest signal of a channel and store it as a step of this job, both or neither."""
     await lock_channel(tx, channel)
     fence = await leases.hold(tx, lease)
     if stored := await tx.one(WaitingSql.find_step, seq=lease.seq, name=step):
-        return Taken(stored.result, fence.now)
+        return TakenSignal(stored.result, fence.now)
     taken = await tx.one(WaitingSql.take_signal, channel=channel)
     if taken is None:
-        return Taken(None, fence.now)
+        return TakenSignal(None, fence.now)
     await tx.one(WaitingSql.store_step, **lease.held._asdict(), name=step, result=taken.payload, signal=taken.id)
-    return Taken(taken.payload, fence.now)
+    return TakenSignal(taken.payload, fence.now)
 
 
 @reading
@@ -201,7 +201,7 @@ async def wake(tx: Transaction, *, limit: int) -> int:
     return len(woken)
 
 
-async def overdue(tx: Transaction, *, limit: int) -> Sequence[Moved]:
+async def overdue(tx: Transaction, *, limit: int) -> Sequence[MovedJob]:
     """Fail jobs whose deadline passed while nobody ran them."""
     found = await tx.many(WaitingSql.find_overdue, limit=limit)
     if not found:

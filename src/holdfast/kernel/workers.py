@@ -10,7 +10,7 @@ from holdfast.errors import DuplicateWorker, NotFound, StoreRefused
 from holdfast.kernel.broker_rows import StaleWorker, WorkerRow
 from holdfast.kernel.database import Database, Transaction, reading, single
 from holdfast.kernel.leases import FOREVER
-from holdfast.kernel.rows import DutyRow, LastBeat, Route, Sight
+from holdfast.kernel.rows import DutyRow, LastBeat, Observation, Route
 from holdfast.kernel.statements import WorkersSql
 from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.text import plural
@@ -278,7 +278,7 @@ async def list_duties(tx: Transaction) -> list[DutyRow]:
 
 
 @reading
-async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Sight:
+async def look(tx: Transaction, worker: int, routes: Sequence[int]) -> Observation:
     """One cheap question: is there anything for this worker to claim, wake, end or rescue?"""
     sight = await tx.one(WorkersSql.look, worker=worker, served=routes)
     assert sight is not None

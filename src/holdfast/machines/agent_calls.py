@@ -116,7 +116,7 @@ def limits_of(loop: ToolLoop) -> Limits | None:
     return Limits(**given) if given else None
 
 
-def more_wanted(execution: Execution, votes: Sequence[Any]) -> int:
+def missing_answers(execution: Execution, votes: Sequence[Any]) -> int:
     """How many more answers are to be asked for; `votes` are those that there are, as texts."""
     match execution.type:
         case "parallel":
@@ -190,7 +190,9 @@ class Answers:
                 ids = family.child_ids(self._ctx, checkpoint_name(self._number, "agent"), tries + 1)
                 continue
             votes = [_text(await self._asking.answer(JobId(each.id))) for each in answers]
-            wanted = more_wanted(execution, [*votes, *("" for _ in failed)] if execution.type == "parallel" else votes)
+            wanted = missing_answers(
+                execution, [*votes, *("" for _ in failed)] if execution.type == "parallel" else votes
+            )
             if execution.type == "mdap_voting" and len(outcomes) >= execution.max_candidates:
                 wanted = 0
             if wanted:

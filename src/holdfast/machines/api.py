@@ -29,7 +29,7 @@ from holdfast.machines.family import read_steps
 from holdfast.machines.graph import AgentDefinition, MachineGraph
 from holdfast.machines.hooks import HookRegistry, log
 from holdfast.machines.layer import KIND, LAYER, layer_of
-from holdfast.machines.orders import QUEUE, Order, Start, Way, first_order, new_job, read_order
+from holdfast.machines.orders import QUEUE, ExecutionOrder, JobPolicy, StartPoint, first_order, new_job, read_order
 from holdfast.machines.problems import Findings
 from holdfast.machines.stepping import MachineEvent, MachinePlace
 from holdfast.machines.triggers import DeclaredTrigger
@@ -252,8 +252,8 @@ class ExecutionHandle(Job[T]):
         """What happens to it, from its beginning until it has ended."""
         seen, pause = -1, _FIRST_LOOK
         while True:
-            row, _, told = await self._read()
-            fresh = [each for each in told if each.number > seen]
+            row, _, recorded = await self._read()
+            fresh = [each for each in recorded if each.number > seen]
             for each in fresh:
                 seen = each.number
                 for event in each.events:
@@ -278,11 +278,11 @@ class ExecutionHandle(Job[T]):
     async def _read(self) -> tuple[JobRow, MachinePlace | None, list[Any]]:
         row = await self._app.runtime().find(self.id)
         steps = await self._app.runtime().transact(list_steps, row.seq)
-        place, told = read_steps((step.name, step.result) for step in steps)
-        return row, place, told
+        place, recorded = read_steps((step.name, step.result) for step in steps)
+        return row, place, recorded
 
 
-async def stored_order(core: AgentsCore, id: JobId) -> tuple[Order, Bundle]:
+async def stored_order(core: AgentsCore, id: JobId) -> tuple[ExecutionOrder, Bundle]:
     """What an execution was asked to do, and its machines."""
     row = await core.runtime().find(id)
     if not row.kind.startswith(KIND):
@@ -296,13 +296,13 @@ async def stored_order(core: AgentsCore, id: JobId) -> tuple[Order, Bundle]:
 
 
 async def start_execution(
-    core: AgentsCore, order: Order, queue: str, output: Any = None, **options: Unpack[ExecutionOptions]
+    core: AgentsCore, order: ExecutionOrder, queue: str, output: Any = None, **options: Unpack[ExecutionOptions]
 ) -> ExecutionHandle[Any]:
     """Enqueue an execution, or find the one that its id names already."""
     given = options.get("execution_id")
     settings = core.settings
     metadata = codec.encode(dict(options.get("metadata") or {}), what="metadata", cap=settings.metadata_cap)
-    way = Way(queue, codec.check_tenant(options.get("tenant", "")), options.get("priority", 100), metadata)
+    way = JobPolicy(queue, codec.check_tenant(options.get("tenant", "")), options.get("priority", 100), metadata)
     id = new_id(core.ports) if given is None else execution_job(given)
     job, route = new_job(id, order, way, settings)
     fresh = await core.runtime().transact(_enqueue_once, job, route, given or "")
@@ -337,7 +337,14 @@ async def resume_execution(core: AgentsCore, id: JobId, bundle: Bundle | None, q
 
 
 async def _resume(
-    tx: Transaction, id: JobId, order: Order, machines: Bundle, *, queue: str, replaces: bool, settings: Settings
+    tx: Transaction,
+    id: JobId,
+    order: ExecutionOrder,
+    machines: Bundle,
+    *,
+    queue: str,
+    replaces: bool,
+    settings: Settings,
 ) -> JobId:
     """The old one ends and the new one begins in one transaction: no worker plays both. `replaces`: its machines."""
     row = await queries.find_job(tx, id)
@@ -354,8 +361,8 @@ async def _resume(
     if place.state not in machines.machines[machines.main].states:
         raise UsageError(f"execution {id} is in state {place.state!r}, which the new machine does not have.")
     kept = {"depth": order.depth, "by": order.by, "family": order.family}
-    again = first_order(machines, order.input, start=Start(place.state, place.context, id), **kept)
-    job, route = new_job(derived_id("resume", id), again, Way(queue, row.tenant, row.priority), settings)
+    again = first_order(machines, order.input, start=StartPoint(place.state, place.context, id), **kept)
+    job, route = new_job(derived_id("resume", id), again, JobPolicy(queue, row.tenant, row.priority), settings)
     if not await enqueue(tx, [job], [route]):
         raise UsageError(f"execution {id} was resumed already, as {job.id}.")
     return job.id

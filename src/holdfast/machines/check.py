@@ -111,11 +111,11 @@ def _ends_without(machine: MachineGraph, avoided: Stage) -> bool:
 def check_ends(machines: Iterable[str], called: Callable[[str], Mapping[str, Position]], found: Findings) -> None:
     """A machine that always runs or launches itself, or does so by way of others, never comes to an end."""
     always = {name: called(name) for name in machines}
-    told: set[str] = set()
+    reported: set[str] = set()
     for name in always:
         way = _way_back(always, name)
-        if way and not told & set(way):
-            told |= set(way)
+        if way and not reported & set(way):
+            reported |= set(way)
             others = "".join(f", which starts {each!r}" for each in way[1:])
             found.add(
                 always[name][way[0]],

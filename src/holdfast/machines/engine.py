@@ -39,11 +39,11 @@ from holdfast.machines.graph import MachineGraph, Stage
 from holdfast.machines.hooks import HookRegistry, HookSet, Program
 from holdfast.machines.hooks import playing as playing_program
 from holdfast.machines.layer import LAYER, MACHINES
-from holdfast.machines.orders import OWN_PROCESS, Order, Way, first_order, new_job, read_order
+from holdfast.machines.orders import OWN_PROCESS, ExecutionOrder, JobPolicy, first_order, new_job, read_order
 from holdfast.machines.stepping import (
     HOOKED,
     PROBLEMS,
-    Act,
+    ActionCall,
     AskAgent,
     Effect,
     EffectFailed,
@@ -53,15 +53,15 @@ from holdfast.machines.stepping import (
     MachinePlace,
     RunMachines,
     StateFailure,
-    Stepped,
     Stepper,
+    StepResult,
     TakeSignal,
     WantedRun,
     failure_of,
 )
 from holdfast.outcomes import Cancel, Discard, Fail, Park, Settled, Snooze
 from holdfast.text import LIMIT, traceback_of, without_middle
-from holdfast.workers.context import JobContext, Parking
+from holdfast.workers.context import JobContext, ParkRequest
 from holdfast.workers.definitions import Definition
 from holdfast.workers.signatures import Signature
 
@@ -71,7 +71,7 @@ _TOLD_IDS = 1_000  # ids that the output of a launch lists
 _MOST_PARTS = 16  # of one checkpoint, each as large as a result may be
 
 
-class _Parked(Exception):
+class _AlreadyParked(Exception):
     """The job waits already; nothing is left to write."""
 
 
@@ -106,13 +106,13 @@ class Engine:
         playing_program.set(Program(ctx.settings.url, self.app))
         bundle = await self._bundle(ctx, asked)
         hooks = self._hooks.get(asked.by) or self._hooks.get(asked.machine) or HookRegistry()
-        playing = Playing(ctx, asked, bundle, hooks, asking=self._asking, ports=self._ports())
+        playing = MachineAttempt(ctx, asked, bundle, hooks, asking=self._asking, ports=self._ports())
         try:
             return await _attended(playing, hooks.of(bundle.machines[asked.machine], None), asked)
-        except _Parked:
+        except _AlreadyParked:
             return Settled()
 
-    async def _bundle(self, ctx: JobContext, order: Order) -> Bundle:
+    async def _bundle(self, ctx: JobContext, order: ExecutionOrder) -> Bundle:
         if order.digest not in self._bundles:
             stored = order.bundle or await self._stored(ctx, order)
             if len(self._bundles) >= 64:
@@ -120,7 +120,7 @@ class Engine:
             self._bundles[order.digest] = unpack(stored)
         return self._bundles[order.digest]
 
-    async def _stored(self, ctx: JobContext, order: Order) -> dict[str, Any]:
+    async def _stored(self, ctx: JobContext, order: ExecutionOrder) -> dict[str, Any]:
         row = await ctx.database.transact(find_job, JobId(order.of))
         stored: dict[str, Any] | None = codec.decode(row.payload)["order"].get("bundle")
         if stored is None:
@@ -128,11 +128,18 @@ class Engine:
         return stored
 
 
-class Playing:
+class MachineAttempt:
     """One attempt at one machine."""
 
     def __init__(
-        self, ctx: JobContext, order: Order, bundle: Bundle, hooks: HookRegistry, *, asking: AgentAsker, ports: Ports
+        self,
+        ctx: JobContext,
+        order: ExecutionOrder,
+        bundle: Bundle,
+        hooks: HookRegistry,
+        *,
+        asking: AgentAsker,
+        ports: Ports,
     ) -> None:
         self._ctx = ctx
         self._order = order
@@ -160,7 +167,7 @@ class Playing:
             moved = stepper.begin() if start is None else stepper.resume(start.state, start.context)
             place = await self._store(None, await self._recover(moved))
         while not place.has_ended:
-            place = await self._moved_on(place, await self._recover(await self._move(place)))
+            place = await self._store_move(place, await self._recover(await self._move(place)))
         if place.failure is not None:
             return Fail(place.failure.message, place.failure.type, self._trace(place, place.failure))
         return place.result
@@ -182,7 +189,7 @@ class Playing:
             self._number += 1
         return place
 
-    async def _moved_on(self, place: MachinePlace, moved: Stepped) -> MachinePlace:
+    async def _store_move(self, place: MachinePlace, moved: StepResult) -> MachinePlace:
         """Store a move. One that is larger than the store takes is the failure of its state."""
         try:
             return await self._store(place, moved)
@@ -190,7 +197,7 @@ class Playing:
             failed = self._stepper(place.state).failed(place, failure_of(problem))
             return await self._store(place, await self._recover(failed))
 
-    async def _store(self, before: MachinePlace | None, moved: Stepped) -> MachinePlace:
+    async def _store(self, before: MachinePlace | None, moved: StepResult) -> MachinePlace:
         """In one step, or in several: the results of many items may be more than one step holds."""
         cap, state = self._ctx.settings.result_cap, moved.to.state
         codec.encode(moved.to.result, what=f"the output of the machine, from state {state!r},", cap=cap)
@@ -209,7 +216,7 @@ class Playing:
         about = ExecutionInfo(self._ctx.id, self._order.parent, self._order.depth)
         return Stepper(self._machine, self._order.input, about, methods)
 
-    async def _move(self, place: MachinePlace) -> Stepped:
+    async def _move(self, place: MachinePlace) -> StepResult:
         """Do what is to be done next, and say where that leads."""
         stepper = self._stepper(place.state)
         try:
@@ -220,7 +227,7 @@ class Playing:
             return stepper.failed(place, problem.failure)
         return stepper.succeeded(place, output)
 
-    async def _recover(self, moved: Stepped) -> Stepped:
+    async def _recover(self, moved: StepResult) -> StepResult:
         """When nothing in the machine takes an error, its hooks may."""
         place, failure = moved.to, moved.to.failure
         hooks = self._registry.of(self._machine, place.state)
@@ -235,14 +242,14 @@ class Playing:
         if not isinstance(to, str):
             return moved
         found = stepper.recovered(place, to)
-        return Stepped(found.to, (*moved.events[:-1], *found.events))
+        return StepResult(found.to, (*moved.events[:-1], *found.events))
 
     async def _perform(self, place: MachinePlace, effect: Effect) -> Any:
         state = self._machine.states[place.state]
         match effect:
             case Hook():
                 return await self._hook(state, effect)
-            case Act():
+            case ActionCall():
                 return await self._act(state, effect)
             case TakeSignal():
                 return await self._wait(state, effect)
@@ -277,7 +284,7 @@ class Playing:
                 case _:
                     return await self._hooks(state).first(method, state.name, effect.to, context) or effect.to
 
-    async def _act(self, state: Stage, effect: Act) -> Any:
+    async def _act(self, state: Stage, effect: ActionCall) -> Any:
         hooks = self._hooks(state)
         if not effect.each:
             async with _of_the_program(self._timeout(state)):
@@ -321,7 +328,7 @@ class Playing:
         left = await self._time_left(state, taken.now)
         if left is not None and left <= 0:
             raise EffectFailed(_timed_out(state))
-        raise Parking(Park(effect.channel, None if left is None else f"{left}us"))
+        raise ParkRequest(Park(effect.channel, None if left is None else f"{left}us"))
 
     async def _time_left(self, state: Stage, now: int) -> int | None:
         """Microseconds until this state's time is over, by the clock of the store; None: it has no end."""
@@ -386,18 +393,18 @@ class Playing:
             await family.cancel_children(self._ctx.database, still_open, f"state {state.name!r} has timed out")
             raise EffectFailed(_timed_out(state))
         if first and await family.wait_for_first(self._ctx, still_open, left):
-            raise _Parked
+            raise _AlreadyParked
         if first:
             return await self._settled(state, ids, first=first)
-        raise Parking(Park(None, None if left is None else f"{left}us"))
+        raise ParkRequest(Park(None, None if left is None else f"{left}us"))
 
-    def _child(self, wanted: WantedRun) -> Order:
+    def _child(self, wanted: WantedRun) -> ExecutionOrder:
         if self._order.depth >= MOST_DEPTH:
             problem = TooDeep(f"machines run each other, {MOST_DEPTH} deep.")
             raise EffectFailed(failure_of(problem))
         name = self._called(wanted)
         root = self._ctx.id if self._order.bundle is not None else self._order.of
-        return Order(name, wanted.input, self._order.digest, of=root, **self._below())
+        return ExecutionOrder(name, wanted.input, self._order.digest, of=root, **self._below())
 
     def _below(self) -> dict[str, Any]:
         """What an order that comes from this one says of it."""
@@ -411,9 +418,9 @@ class Playing:
         except UsageError as problem:
             raise EffectFailed(failure_of(problem)) from None
 
-    def _job(self, id: JobId, order: Order, queue: str | None = None) -> Any:
+    def _job(self, id: JobId, order: ExecutionOrder, queue: str | None = None) -> Any:
         """`queue`: that of processes which are started for it."""
-        way = Way(queue or self._ctx.queue, self._ctx.tenant, self._ctx.lease.priority)
+        way = JobPolicy(queue or self._ctx.queue, self._ctx.tenant, self._ctx.lease.priority)
         way = replace(way, requires=(OWN_PROCESS,)) if queue else way
         return new_job(id, order, way, self._ctx.settings)
 
@@ -457,7 +464,7 @@ class Playing:
         return {"count": len(ids), "execution_ids": ids, "refused": wanted - len(ids)}
 
 
-async def _attended(playing: Playing, hooks: HookSet, order: Order) -> Any:
+async def _attended(playing: MachineAttempt, hooks: HookSet, order: ExecutionOrder) -> Any:
     """Play, and tell hooks that take part in every attempt when it begins and how it ends."""
     if "on_attempt_start" not in hooks.methods:
         return await playing.play()
@@ -467,7 +474,7 @@ async def _attended(playing: Playing, hooks: HookSet, order: Order) -> Any:
         result = await playing.play()
         how = "failed" if isinstance(result, Fail) else "ended"
         return result
-    except (Parking, _Parked):
+    except (ParkRequest, _AlreadyParked):
         how = "parked"
         raise
     finally:

@@ -24,9 +24,9 @@ from holdfast.kernel.states import TERMINAL, State
 from holdfast.kernel.waiting import list_children, lock_channel, own_channel, park, store_step
 from holdfast.machines.layer import children_channel
 from holdfast.machines.orders import OWN_QUEUES
-from holdfast.machines.stepping import MachineEvent, MachinePlace, StateFailure, Stepped, patch
+from holdfast.machines.stepping import MachineEvent, MachinePlace, StateFailure, StepResult, patch
 from holdfast.outcomes import Park
-from holdfast.workers.context import JobContext, Parking
+from holdfast.workers.context import JobContext, ParkRequest
 
 # Checkpoints: the events of a machine and where they led, as steps of its job.
 #
@@ -70,7 +70,7 @@ class CheckpointEvents(NamedTuple):
     events: tuple[MachineEvent, ...]
 
 
-def record(before: MachinePlace | None, moved: Stepped) -> dict[str, Any]:
+def record(before: MachinePlace | None, moved: StepResult) -> dict[str, Any]:
     """What is stored of a move."""
     changed, removed = patch({} if before is None else before.context, moved.to.context)
     to = moved.to
@@ -114,17 +114,17 @@ def replayed(before: MachinePlace | None, stored: Mapping[str, Any]) -> MachineP
 def read_steps(steps: Iterable[tuple[str, str]]) -> tuple[MachinePlace | None, list[CheckpointEvents]]:
     """Where a machine is, and what happened to it, by the steps of its job."""
     place: MachinePlace | None = None
-    told: list[CheckpointEvents] = []
+    recorded: list[CheckpointEvents] = []
     all_steps = dict(steps)
     for name, result in sorted(each for each in all_steps.items() if _is_checkpoint(each[0])):
         stored = codec.decode(result)
         if "parts" in stored:
             stored = joined(all_steps[part] for part in stored["parts"])
         place = replayed(place, stored)
-        told.append(
+        recorded.append(
             CheckpointEvents(int(name.removeprefix(_PREFIX)), tuple(MachineEvent(**each) for each in stored["events"]))
         )
-    return place, told
+    return place, recorded
 
 
 def _is_checkpoint(name: str) -> bool:
@@ -248,7 +248,7 @@ async def wait_for_first(ctx: JobContext, ids: Sequence[JobId], timeout_us: int 
     try:
         return await ctx.database.transact(_park_unless_ended, ctx.lease, ids, timeout_us)
     except LeaseLost:  # or a cancel was accepted: the worker finds out which
-        raise Parking(Park(children_channel(ctx.lease.seq), "1us")) from None
+        raise ParkRequest(Park(children_channel(ctx.lease.seq), "1us")) from None
 
 
 async def _park_unless_ended(tx: Transaction, lease: Lease, ids: Sequence[JobId], timeout_us: int | None) -> bool:
@@ -335,7 +335,7 @@ async def admit(
     return await store_step(tx, lease, step, json.dumps(await _enqueue_some(tx, asked, jobs)))
 
 
-async def let_in(tx: Transaction, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
+async def enqueue_within_limit(tx: Transaction, asked: LaunchLimit, jobs: Sequence[tuple[NewJob, Route]]) -> list[str]:
     """Enqueue as many of these as may start, for somebody who has no lease; returns their ids."""
     await _lock(tx, asked)
     return await _enqueue_some(tx, asked, jobs)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.kernel.database import Database, Transaction
 from holdfast.kernel.families import parents_of
-from holdfast.kernel.rows import Ended, Moved, Route
+from holdfast.kernel.rows import EndedLease, MovedJob, Route
 from holdfast.kernel.waiting import held_channels, own_channel, wake_some
 from holdfast.workers.definitions import Registry
 from holdfast.workers.layer import Layer
@@ -58,7 +58,7 @@ class MachineLayer(Layer):
     async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
         return await with_held_parents(tx, seqs)
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         await wake_parents(tx, jobs)
 
 
@@ -72,7 +72,7 @@ def layer_of(registry: Registry) -> MachineLayer:
     return layer
 
 
-async def wake_parents(tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+async def wake_parents(tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
     """Some children have ended: wake those parents that wait for the first of theirs."""
     for parent in sorted({job.parent for job in jobs if job.parent is not None}):
         await wake_some(tx, children_channel(parent), limit=1)

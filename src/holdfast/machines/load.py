@@ -306,8 +306,8 @@ class _Loader:
         agents: dict[str, str | AgentDefinition] = {}
         for entry in node.entries if isinstance(node, Mapping) else ():
             if isinstance(entry.node, Mapping):
-                told = _text(entry.node.get("instructions")) or _text(entry.node.get("system")) or ""
-                agents[entry.name] = AgentDefinition(_text(entry.node.get("model")) or "", told)
+                instructions = _text(entry.node.get("instructions")) or _text(entry.node.get("system")) or ""
+                agents[entry.name] = AgentDefinition(_text(entry.node.get("model")) or "", instructions)
             elif (text := _text(entry.node)) is not None:
                 agents[entry.name] = text
         return agents

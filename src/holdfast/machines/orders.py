@@ -24,7 +24,7 @@ OWN_QUEUES = "own_process."  # the beginning of the queues of such executions, a
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPoint:
     """Where an execution begins that continues another one."""
 
     state: str
@@ -33,7 +33,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ExecutionOrder:
     """One execution, as it is asked for."""
 
     machine: str
@@ -45,7 +45,7 @@ class Order:
     parent: str | None = None  # the execution that runs or launches this one
     family: str = ""  # the execution that it all began with; empty: this one
     depth: int = 0
-    start: Start | None = None
+    start: StartPoint | None = None
 
     def payload(self) -> dict[str, Any]:
         """As it is stored: what says nothing is left out."""
@@ -58,9 +58,9 @@ class Order:
         return {"order": stored}
 
 
-def read_order(stored: Mapping[str, Any]) -> Order:
+def read_order(stored: Mapping[str, Any]) -> ExecutionOrder:
     start = stored.get("start")
-    return Order(
+    return ExecutionOrder(
         machine=stored["machine"],
         input=stored["input"],
         digest=stored["digest"],
@@ -70,18 +70,18 @@ def read_order(stored: Mapping[str, Any]) -> Order:
         parent=stored.get("parent"),
         family=stored.get("family", ""),
         depth=stored.get("depth", 0),
-        start=None if start is None else Start(start["state"], start["context"], start["of"]),
+        start=None if start is None else StartPoint(start["state"], start["context"], start["of"]),
     )
 
 
-def first_order(bundle: Bundle, input: Mapping[str, Any], **more: Any) -> Order:
+def first_order(bundle: Bundle, input: Mapping[str, Any], **more: Any) -> ExecutionOrder:
     """An order that has its machines with it."""
     stored = bundle.stored()
-    return Order(bundle.main, dict(input), bundle.digest, stored, **more)
+    return ExecutionOrder(bundle.main, dict(input), bundle.digest, stored, **more)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class JobPolicy:
     """How the jobs of an execution go through the kernel."""
 
     queue: str
@@ -91,7 +91,7 @@ class Way:
     requires: tuple[str, ...] = ()  # what a worker must have beside the machine
 
 
-def new_job(id: JobId, order: Order, way: Way, settings: Settings) -> tuple[NewJob, Route]:
+def new_job(id: JobId, order: ExecutionOrder, way: JobPolicy, settings: Settings) -> tuple[NewJob, Route]:
     """The job of an order, and its route."""
     kind = KIND + order.machine
     requires = {*way.requires, OWN_PROCESS} if way.queue.startswith(OWN_QUEUES) else way.requires

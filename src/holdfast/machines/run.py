@@ -272,7 +272,7 @@ async def _is_played(core: AgentsCore, first: JobRow) -> bool:
     For a while after a connect, and behind a pooler, the store cannot tell that. Then the lease says it: who lives
     renews it, and that of a dead process ends.
     """
-    runtime, row, told = core.runtime(), first, False
+    runtime, row, is_announced = core.runtime(), first, False
     while row.state == State.RUNNING and row.worker is not None and row.lease_until is not None:
         if await runtime.transact(now) >= row.lease_until:
             return False
@@ -282,9 +282,9 @@ async def _is_played(core: AgentsCore, first: JobRow) -> bool:
                 return row.worker not in absent
         if (row.epoch, row.token, row.lease_until) != (first.epoch, first.token, first.lease_until):
             return True
-        if not told:
+        if not is_announced:
             sys.stderr.write(f"holdfast: waiting to see whether the process that has execution {row.id} lives\n")
-            told = True
+            is_announced = True
         await core.ports.clock.sleep(_LOOK)
         row = await runtime.find(first.id)
     return False

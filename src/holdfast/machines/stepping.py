@@ -90,7 +90,7 @@ class MachinePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepResult:
     """The next place, and what happened on the way there."""
 
     to: MachinePlace
@@ -108,7 +108,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class ActionCall:
     """Call `on_action`, once, or for every item."""
 
     action: str
@@ -157,7 +157,7 @@ class TakeSignal:
     channel: str
 
 
-Effect = Hook | Act | RunMachines | Launch | AskAgent | TakeSignal
+Effect = Hook | ActionCall | RunMachines | Launch | AskAgent | TakeSignal
 
 
 class Stepper:
@@ -171,7 +171,7 @@ class Stepper:
         self._about = about
         self._hooked = frozenset(hooked)
 
-    def begin(self) -> Stepped:
+    def begin(self) -> StepResult:
         """Its first place. What goes wrong here has no state that could take it, so the machine has failed."""
         at = MachinePlace(self._machine.initial, 1, "", {})
         events = [MachineEvent("started", at.state, 0)]
@@ -183,7 +183,7 @@ class Stepper:
             context.setdefault("worker_id", self._about.execution_id)
         return self._pass_on(_entered(replace(at, context=context), events))
 
-    def resume(self, state: str, context: Context) -> Stepped:
+    def resume(self, state: str, context: Context) -> StepResult:
         """Begin in the middle: in this state, with this context."""
         at = MachinePlace(state, 1, "", dict(context))
         return self._pass_on(_entered(at, [MachineEvent("started", state, 0, "resumed")]))
@@ -207,7 +207,7 @@ class Stepper:
             case _:
                 return Hook(at.part, self.seen(at), at.output)
 
-    def succeeded(self, at: MachinePlace, output: Any) -> Stepped:
+    def succeeded(self, at: MachinePlace, output: Any) -> StepResult:
         """The part was done, with this output."""
         events = [MachineEvent("executed", at.state, at.step, at.part)]
         try:
@@ -216,11 +216,11 @@ class Stepper:
             moved = self._failed(at, failure_of(problem), events)
         return self._pass_on(moved)
 
-    def failed(self, at: MachinePlace, failure: StateFailure) -> Stepped:
+    def failed(self, at: MachinePlace, failure: StateFailure) -> StepResult:
         """The part failed: the state that `on_error` names takes it, or the machine fails."""
         return self._pass_on(self._failed(at, failure, []))
 
-    def recovered(self, at: MachinePlace, to: str) -> Stepped:
+    def recovered(self, at: MachinePlace, to: str) -> StepResult:
         """The machine failed, and its hooks chose the state that takes the error."""
         if at.failure is None or to not in self._machine.states:
             message = f"the hooks want to recover in state {to!r}, which is not there."
@@ -251,7 +251,7 @@ class Stepper:
     def _names(self, at: MachinePlace, **more: Any) -> dict[str, Any]:
         return {"context": self.seen(at), "input": self._input, "output": at.output, **more}
 
-    def _pass_on(self, moved: Stepped) -> Stepped:
+    def _pass_on(self, moved: StepResult) -> StepResult:
         """Pass through the states in which nothing is to be done."""
         at, events = moved.to, list(moved.events)
         while at.part == _PASSING:
@@ -261,22 +261,22 @@ class Stepper:
                 moved = self._failed(at, failure_of(problem), [])
             at = moved.to
             events += moved.events
-        return Stepped(at, tuple(events))
+        return StepResult(at, tuple(events))
 
-    def _failed(self, at: MachinePlace, failure: StateFailure, events: Sequence[MachineEvent]) -> Stepped:
-        told = [*events, MachineEvent("failed", at.state, at.step, f"{failure.type}: {failure.message}")]
+    def _failed(self, at: MachinePlace, failure: StateFailure, events: Sequence[MachineEvent]) -> StepResult:
+        happened = [*events, MachineEvent("failed", at.state, at.step, f"{failure.type}: {failure.message}")]
         over = at.over or failure.type == MaxStepsExceeded.__name__
         on_error = self._state(at).on_error
         to = next((to for name in (*failure.classes, "default") for known, to in on_error if known == name), None)
         at = replace(at, context=at.context | _said(failure), over=over)
         if to is None:
-            return _ended(replace(at, failure=failure), told)
+            return _ended(replace(at, failure=failure), happened)
         try:
-            return self._follow(at, to, told)
+            return self._follow(at, to, happened)
         except MaxStepsExceeded as problem:
-            return self._failed(at, failure_of(problem), told)
+            return self._failed(at, failure_of(problem), happened)
 
-    def _continue(self, at: MachinePlace, done: str, events: list[MachineEvent]) -> Stepped:
+    def _continue(self, at: MachinePlace, done: str, events: list[MachineEvent]) -> StepResult:
         """After `done`: the next part of this state, or the next state."""
         state, parts = self._state(at), self._parts(at)
         later = ORDER[ORDER.index(done) + 1 :] if done else ORDER
@@ -287,7 +287,7 @@ class Stepper:
             channel = str(rendered(state.wait_for, self._names(at)))
             events = [*events, MachineEvent("waiting", at.state, at.step, channel)]
         if part:
-            return Stepped(replace(at, part=part), tuple(events))
+            return StepResult(replace(at, part=part), tuple(events))
         if state.is_final:
             return _ended(replace(at, part="", result=at.output), events)
         return self._follow(at, at.output if done == "transition" else self._chosen(at), events)
@@ -300,7 +300,7 @@ class Stepper:
             hooked.discard("start")
         return {*state.parts(), *hooked}
 
-    def _follow(self, at: MachinePlace, to: str, events: Sequence[MachineEvent]) -> Stepped:
+    def _follow(self, at: MachinePlace, to: str, events: Sequence[MachineEvent]) -> StepResult:
         if to not in self._machine.states:
             raise NoTransition(f"the hooks want to continue in state {to!r}, which is not there.")
         most = self._machine.settings.max_steps
@@ -357,13 +357,13 @@ class Stepper:
             raise TemplateError(f"key of state {state.name!r} gives the same key for two items.")
         return tuple(keys)
 
-    def _act(self, at: MachinePlace, state: Stage) -> Act:
+    def _act(self, at: MachinePlace, state: Stage) -> ActionCall:
         seen, action = self.seen(at), state.action or ""
         if state.foreach is None:
-            return Act(action, (seen,), None, each=False)
+            return ActionCall(action, (seen,), None, each=False)
         items = self._items(at, state)
         contexts = tuple({**seen, state.item: item, "index": index} for index, item in enumerate(items))
-        return Act(action, contexts, self._keys(at, state, items), each=True)
+        return ActionCall(action, contexts, self._keys(at, state, items), each=True)
 
     def _run(self, at: MachinePlace, state: Stage) -> RunMachines:
         wanted, items = self._all_wanted(at, state, launching=False)
@@ -408,14 +408,14 @@ def patch(before: Context, after: Context) -> tuple[Context, list[str]]:
 PROBLEMS = (TemplateError, ExpressionError, NoTransition, MaxStepsExceeded)  # of the machine itself
 
 
-def _entered(at: MachinePlace, events: Sequence[MachineEvent]) -> Stepped:
-    told = (*events, MachineEvent("entered", at.state, at.step))
-    return Stepped(replace(at, part=_PASSING, output=None), told)
+def _entered(at: MachinePlace, events: Sequence[MachineEvent]) -> StepResult:
+    happened = (*events, MachineEvent("entered", at.state, at.step))
+    return StepResult(replace(at, part=_PASSING, output=None), happened)
 
 
-def _ended(at: MachinePlace, events: Sequence[MachineEvent]) -> Stepped:
+def _ended(at: MachinePlace, events: Sequence[MachineEvent]) -> StepResult:
     detail = "" if at.failure is None else at.failure.type
-    return Stepped(replace(at, part="", output=None), (*events, MachineEvent("ended", at.state, at.step, detail)))
+    return StepResult(replace(at, part="", output=None), (*events, MachineEvent("ended", at.state, at.step, detail)))
 
 
 def _said(failure: StateFailure) -> Context:

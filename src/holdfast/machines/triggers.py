@@ -76,6 +76,6 @@ def started_by(jobs: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
     return found
 
 
-def seen_only(name: str, jobs: Sequence[JobRecord]) -> TriggerRecord:
+def undeclared_trigger(name: str, jobs: Sequence[JobRecord]) -> TriggerRecord:
     """A trigger that this program does not declare."""
     return TriggerRecord(name=name, type="", noun="machine", starts=jobs[0].kind.removeprefix(KIND))

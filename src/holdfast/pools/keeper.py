@@ -22,7 +22,7 @@ from holdfast.kernel.claim import LOOKED
 from holdfast.kernel.database import LOOK, Database
 from holdfast.kernel.demand import SeenRoutes
 from holdfast.kernel.ids import new_id
-from holdfast.kernel.pools import PoolSight, PoolTerms, Resize, Serves
+from holdfast.kernel.pools import PoolScope, PoolSnapshot, PoolTerms, ResizePlan
 from holdfast.kernel.states import WorkerState
 from holdfast.pools.launchers import Freezable, Launcher, Place, StartedWorker
 from holdfast.pools.size import WorkerPool, judge, policy_of
@@ -148,12 +148,12 @@ _GOODBYE = 5.0  # beyond the grace of a drain, after which a worker is killed
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPool:
     """A pool that is to be kept. `policy.slots` is set; `serves` says what workers of a policy take by now."""
 
     name: str
     policy: WorkerPool
-    serves: Callable[[WorkerPool], Serves]
+    serves: Callable[[WorkerPool], PoolScope]
     naming: Callable[[Ports], str] = new_id  # the ids of workers that are to start
 
     @property
@@ -162,14 +162,14 @@ class Kept:
         assert policy.slots is not None
         return PoolTerms(self.name, policy.slots, policy.boot_us, policy.idle_us, round(_TURN * 1e6))
 
-    def as_declared(self, sight: PoolSight) -> Kept:
+    def as_declared(self, sight: PoolSnapshot) -> KeptPool:
         """The same pool by the policy that the store has for it."""
         if sight.settings is None:
             return self
         declared = policy_of(sight.settings).with_slots(self.terms.slots)
         return self if declared == self.policy else replace(self, policy=declared)
 
-    def judge(self, sight: PoolSight) -> Resize:
+    def judge(self, sight: PoolSnapshot) -> ResizePlan:
         return judge(self.policy, sight).resize
 
     def place(self, id: str) -> Place:
@@ -179,7 +179,9 @@ class Kept:
 
 
 class Keeper:
-    def __init__(self, pool: Kept, database: Database, settings: Settings, ports: Ports, launcher: Launcher) -> None:
+    def __init__(
+        self, pool: KeptPool, database: Database, settings: Settings, ports: Ports, launcher: Launcher
+    ) -> None:
         self._pool = pool
         self._database = database
         self._settings = settings
@@ -220,7 +222,7 @@ class Keeper:
     async def look(self) -> float:
         """Look once, and do what follows; returns for how long nothing more is to be done, unless something changes."""
         self.crew.end_frozen(self._settings.worker_ttl.total_seconds())  # first: the rest may fail because of one
-        await self.tell_deaths()
+        await self.report_deaths()
         serves = self._pool.serves(self._pool.policy)
         sight = await self._database.transact(pools.look_at_pool, self._pool.name, serves)
         pool = self._follow(sight)
@@ -240,7 +242,7 @@ class Keeper:
         self._tell(len(resized.started), len(resized.retired), sight)
         return 0.0 if resized.started or resized.retired else self._settings.poll_interval.total_seconds()
 
-    def _follow(self, sight: PoolSight) -> Kept:
+    def _follow(self, sight: PoolSnapshot) -> KeptPool:
         """Keep in mind what a look showed."""
         before, self._pool = self._pool, self._pool.as_declared(sight)
         policy = self._pool.policy
@@ -250,7 +252,7 @@ class Keeper:
         self._routes, self._full = sight.routes, len(sight.workers) >= policy.max
         return self._pool
 
-    async def tell_deaths(self) -> None:
+    async def report_deaths(self) -> None:
         """Give up the places of workers whose end this process saw, and what they held."""
         for id, why in list(self.crew.deaths.items()):
             reason = why or "its process left without a word"
@@ -268,9 +270,9 @@ class Keeper:
         within = self._settings.drain_grace.total_seconds() + _GOODBYE
         await self.crew.stop(hurry=not drain, within=within)
         with suppress(Unavailable):
-            await self.tell_deaths()
+            await self.report_deaths()
 
-    async def _end_strays(self, sight: PoolSight) -> None:
+    async def _end_strays(self, sight: PoolSnapshot) -> None:
         counted = {worker.id for worker in sight.workers}
         missing = self.crew.members.keys() - counted
         if missing:
@@ -278,14 +280,14 @@ class Keeper:
             lost = {id for id in missing if id not in standing or standing[id].status == WorkerState.LOST}
             self.crew.end_strays(counted, lost)
 
-    async def _give_up_gone(self, sight: PoolSight) -> None:
+    async def _give_up_gone(self, sight: PoolSnapshot) -> None:
         """Workers of other keepers whose process is dead, though they held no job for which anybody would ask."""
         if any(
             worker.status != WorkerState.STARTING and worker.id not in self.crew.members for worker in sight.workers
         ):
             await self._sweeper.give_up_gone()
 
-    def _tell(self, started: int, retired: int, sight: PoolSight) -> None:
+    def _tell(self, started: int, retired: int, sight: PoolSnapshot) -> None:
         if started or retired:
             log.info(
                 "pool %s starts %d and retires %d: it has %d workers, %d jobs wait and %d run",
@@ -294,10 +296,10 @@ class Keeper:
             )
 
 
-def _at_most(pool: Kept, most: int, sight: PoolSight) -> Resize:
+def _at_most(pool: KeptPool, most: int, sight: PoolSnapshot) -> ResizePlan:
     """The decision by what is seen under the turn, with as many starts as names were made for.
 
     None by a policy that has been replaced since.
     """
-    wanted = pool.judge(sight) if pool.as_declared(sight) is pool else Resize(0, ())
+    wanted = pool.judge(sight) if pool.as_declared(sight) is pool else ResizePlan(0, ())
     return wanted._replace(start=min(wanted.start, most))

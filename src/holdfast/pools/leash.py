@@ -56,7 +56,7 @@ class ChildEnd:
         os._exit(1)
 
 
-def say_last_words(words: str) -> None:
+def send_last_words(words: str) -> None:
     """In the child: tell the parent why it cannot work. A parent that does not listen is not told."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(_LEASH)) as leash:
         leash.send(words.encode(errors="replace")[:_LAST_WORDS], socket.MSG_DONTWAIT)

@@ -22,7 +22,7 @@ from holdfast.kernel import pools
 from holdfast.kernel.database import Database
 from holdfast.kernel.drivers import connect, dialect_of, sqlite_path
 from holdfast.kernel.ids import new_id
-from holdfast.pools.keeper import Keeper, Kept
+from holdfast.pools.keeper import Keeper, KeptPool
 from holdfast.pools.launchers import InProcess, Launcher, Place
 from holdfast.pools.size import WorkerPool
 from holdfast.pools.stats import PoolStats, served_by, settings_json, stats_of
@@ -95,7 +95,7 @@ class Pool:
         if _is_in_memory(self._core.settings.url):
             raise UsageError("workers of a pool share a database: use a file or PostgreSQL, not sqlite:///:memory:.")
         database = await self._core.opened()
-        self._core.tell_doubts()
+        self._core.log_warnings()
         await database.transact(pools.put_pool, self.name, settings_json(self.policy, self._offers()))
         settings, ports = self._core.settings, self._core.ports
         attendant = Worker(
@@ -107,7 +107,7 @@ class Pool:
         )
         await attendant.start()
         self._attendant = attendant
-        kept = Kept(self.name, self.policy, lambda policy: served_by(policy, self._offers()), self._naming)
+        kept = KeptPool(self.name, self.policy, lambda policy: served_by(policy, self._offers()), self._naming)
         self._keeper = Keeper(kept, database, settings, ports, self._launcher)
         self._keeping = asyncio.create_task(self._keeper.run(), name=f"keeper of pool {self.name}")
 

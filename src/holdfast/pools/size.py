@@ -17,7 +17,7 @@ from holdfast import durations, validation
 from holdfast.durations import Duration
 from holdfast.errors import BadSetting
 from holdfast.kernel.broker_rows import WorkerRow
-from holdfast.kernel.pools import PoolSight, Resize
+from holdfast.kernel.pools import PoolSnapshot, ResizePlan
 from holdfast.kernel.rows import PastWorker
 from holdfast.kernel.states import ALIVE, WorkerState
 
@@ -100,12 +100,12 @@ class StartTrouble(NamedTuple):
     booted: bool = False  # one of them had started, and ended soon after
 
     @property
-    def may_be_an_accident(self) -> bool:
+    def may_be_accident(self) -> bool:
         """Workers that had started ended together, once: somebody may have killed them."""
         return self.failures == 1 and self.booted
 
 
-class Sizing(NamedTuple):
+class SizeDecision(NamedTuple):
     """A decision, and why."""
 
     desired: int
@@ -114,11 +114,11 @@ class Sizing(NamedTuple):
     trouble: StartTrouble
 
     @property
-    def resize(self) -> Resize:
-        return Resize(self.start, self.retire)
+    def resize(self) -> ResizePlan:
+        return ResizePlan(self.start, self.retire)
 
 
-def judge(policy: WorkerPool, sight: PoolSight) -> Sizing:
+def judge(policy: WorkerPool, sight: PoolSnapshot) -> SizeDecision:
     """What to do about a pool. `policy.slots` is set."""
     needed = needed_workers(policy, sight.pending, sight.running)
     working = [worker for worker in sight.workers if worker.status != WorkerState.DRAINING]
@@ -128,12 +128,12 @@ def judge(policy: WorkerPool, sight: PoolSight) -> Sizing:
     start = min(max(0, room), _most_starts(sight, trouble))
     surplus = len(working) - max(needed, least_workers(policy, sight.pending))
     retire = _longest_idle(working, policy.idle_us)[: max(0, surplus)]
-    return Sizing(desired, start, tuple(retire), trouble)
+    return SizeDecision(desired, start, tuple(retire), trouble)
 
 
-def _most_starts(sight: PoolSight, trouble: StartTrouble) -> int:
+def _most_starts(sight: PoolSnapshot, trouble: StartTrouble) -> int:
     """After starts that failed, one worker at a time tries whether it works again, later each time."""
-    if not trouble.failures or trouble.may_be_an_accident:
+    if not trouble.failures or trouble.may_be_accident:
         return MOST
     tries = any(worker.status == WorkerState.STARTING for worker in sight.workers)
     return 0 if tries or _now(sight) < trouble.retry_at else 1
@@ -213,5 +213,5 @@ def _longest_idle(workers: Sequence[WorkerRow], idle_us: int) -> list[int]:
     return [seq for _, seq in sorted(idle)]
 
 
-def _now(sight: PoolSight) -> int:
+def _now(sight: PoolSnapshot) -> int:
     return max((row.now for row in sight.past), default=0)

@@ -14,7 +14,7 @@ from holdfast.kernel import pools, queues
 from holdfast.kernel.broker_rows import WorkerRow
 from holdfast.kernel.database import Database
 from holdfast.kernel.demand import claimable
-from holdfast.kernel.pools import PoolSight, Serves
+from holdfast.kernel.pools import PoolScope, PoolSnapshot
 from holdfast.kernel.queues import absent_queue
 from holdfast.kernel.rows import PoolRow
 from holdfast.kernel.states import WorkerState
@@ -75,9 +75,9 @@ def offers_of(row: PoolRow) -> tuple[str, ...]:
     return tuple(json.loads(row.settings).get("offers", ()))
 
 
-def served_by(policy: WorkerPool, offers: tuple[str, ...]) -> Serves:
+def served_by(policy: WorkerPool, offers: tuple[str, ...]) -> PoolScope:
     """What workers of a pool take: jobs of the runtime itself too."""
-    return Serves(Role(queues=policy.queues).served_queues, offers)
+    return PoolScope(Role(queues=policy.queues).served_queues, offers)
 
 
 async def stats_of(database: Database, row: PoolRow) -> PoolStats:
@@ -86,7 +86,7 @@ async def stats_of(database: Database, row: PoolRow) -> PoolStats:
     return told(row.name, policy, sight, keepers=row.keepers)
 
 
-def told(name: str, policy: WorkerPool, sight: PoolSight, *, keepers: int) -> PoolStats:
+def told(name: str, policy: WorkerPool, sight: PoolSnapshot, *, keepers: int) -> PoolStats:
     sizing = judge(policy, sight)
     workers = {worker.id: _worker(worker) for worker in sight.workers}
     states = [worker.status for worker in workers.values()]

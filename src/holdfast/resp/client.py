@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.errors import UsageError
-from holdfast.resp.endings import Popped
+from holdfast.resp.endings import PoppedJob
 from holdfast.resp.records import Epoch
 
 # Principals: who a connection acts for, by the key that it has shown.
@@ -128,8 +128,8 @@ class Client:
     worker: str | None = None  # the worker that this connection has registered
     epoch: Epoch | None = None  # the epoch that it began by that
     published: bool = False  # it registered with SET or PING, as the published AGW does; pops reply bare ids
-    unread: Popped | None = None  # what such a worker was told to run, until it reads the plan
-    undelivered: list[Popped] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
+    unread: PoppedJob | None = None  # what such a worker was told to run, until it reads the plan
+    undelivered: list[PoppedJob] = field(default_factory=list)  # claimed by a request whose reply has not gone out yet
     executing: bool = False  # inside of EXEC, where nothing waits
     refusals: int = 0  # commands before AUTH
 
@@ -146,7 +146,7 @@ class Client:
     def who(self) -> str:
         return self.principal.name if self.principal is not None else ""
 
-    def unstarted(self) -> list[Popped]:
+    def unstarted(self) -> list[PoppedJob]:
         """What was claimed for this client, and cannot have begun."""
         unread = [] if self.unread is None or self.unread in self.undelivered else [self.unread]
         return [*self.undelivered, *unread]

@@ -17,7 +17,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kernel.complete import complete, complete_and_settle
 from holdfast.kernel.database import Database, Transaction, short, single
-from holdfast.kernel.rows import Ended, Ending, Held, Lease
+from holdfast.kernel.rows import EndedLease, Ending, Lease, LeaseRef
 from holdfast.resp.records import Epoch, HoldersSql
 
 # Deliveries: what went out over the connections of this server, and is still held as far as it knows.
@@ -29,7 +29,7 @@ from holdfast.resp.records import Epoch, HoldersSql
 K = TypeVar("K")
 
 
-class Popped(NamedTuple):
+class PoppedJob(NamedTuple):
     """A job that was claimed, and the id by which clients know it. `element`: the bytes that were pushed, if any."""
 
     lease: Lease
@@ -59,16 +59,16 @@ class JobDelivery(NamedTuple):
 
 class Deliveries:
     def __init__(self) -> None:
-        self._held: dict[Held, JobDelivery] = {}
-        self._named: dict[tuple[str, str | bytes], dict[Held, None]] = {}  # by worker, and public id or element
-        self._owned: dict[str, dict[Held, None]] = {}
-        self._clients: dict[int, dict[Held, None]] = {}
-        self.ending: set[Held] = set()  # a report that ends them is on its way to the store
+        self._held: dict[LeaseRef, JobDelivery] = {}
+        self._named: dict[tuple[str, str | bytes], dict[LeaseRef, None]] = {}  # by worker, and public id or element
+        self._owned: dict[str, dict[LeaseRef, None]] = {}
+        self._clients: dict[int, dict[LeaseRef, None]] = {}
+        self.ending: set[LeaseRef] = set()  # a report that ends them is on its way to the store
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, popped: Iterable[Popped], worker: str, client: int) -> None:
+    def add(self, popped: Iterable[PoppedJob], worker: str, client: int) -> None:
         """Their replies go out over this connection, or a report came in over it."""
         for lease, public, incarnation, element, sure_until in popped:
             held = lease.held
@@ -96,22 +96,22 @@ class Deliveries:
         found = self._named.get((worker, _digest(element)), ())
         return next((self._held[held].sent for held in found if held not in self.ending), None)
 
-    def over(self, client: int) -> list[Held]:
+    def over(self, client: int) -> list[LeaseRef]:
         """What went out over this connection."""
         return [*self._clients.get(client, ())]
 
-    def of(self, workers: Iterable[str]) -> frozenset[Held]:
+    def of(self, workers: Iterable[str]) -> frozenset[LeaseRef]:
         """What went out to these workers over connections that still live."""
-        return frozenset[Held]().union(*(self._owned.get(worker, ()) for worker in workers))
+        return frozenset[LeaseRef]().union(*(self._owned.get(worker, ()) for worker in workers))
 
-    def by_epoch(self) -> dict[Epoch, list[Held]]:
+    def by_epoch(self) -> dict[Epoch, list[LeaseRef]]:
         """What went out over connections that still live, to each epoch of a worker."""
-        found: dict[Epoch, list[Held]] = {}
+        found: dict[Epoch, list[LeaseRef]] = {}
         for held, delivery in self._held.items():
             found.setdefault(delivery.sent.epoch, []).append(held)
         return found
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: LeaseRef) -> None:
         """It has ended, or was lost."""
         delivery = self._held.pop(held, None)
         if delivery is None:
@@ -121,7 +121,7 @@ class Deliveries:
         _discard(self._owned, delivery.names[0][0], held)
         _discard(self._clients, delivery.client, held)
 
-    def forget_others(self, asked: Collection[Held], kept: Collection[Held]) -> None:
+    def forget_others(self, asked: Collection[LeaseRef], kept: Collection[LeaseRef]) -> None:
         """Of those that were asked for, the store still knows these."""
         for held in asked:
             if held not in kept:
@@ -133,7 +133,7 @@ class Deliveries:
             self.forget(held)
 
 
-def _discard(index: dict[K, dict[Held, None]], key: K, held: Held) -> None:
+def _discard(index: dict[K, dict[LeaseRef, None]], key: K, held: LeaseRef) -> None:
     found = index[key]
     found.pop(held, None)
     if not found:
@@ -203,7 +203,7 @@ class ReportEndings:
 
     def _next(self) -> list[Report]:
         """The first that wait, and one of each lease."""
-        chosen: dict[Held, Report] = {}
+        chosen: dict[LeaseRef, Report] = {}
         left: list[Report] = []
         for report in self._waiting:
             held = report.asked.sent.lease.held
@@ -264,13 +264,13 @@ async def end_plain(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool 
 async def end_at_once(tx: Transaction, asked: Sequence[ReportedEnd]) -> list[bool | Exception]:
     """As `end_plain` without the question, where the answer is known: the time of the lease and of its holder cannot be
     over yet. Who has lost the lease in another way has lost the token too."""
-    found = _Standing({}, {})
+    found = _CheckedReports({}, {})
     for number, each in enumerate(asked):
         found.end(number, each.write, None)
     return found.answers(asked, await complete(tx, [*found.endings.values()]) if found.endings else [])
 
 
-class _Standing(NamedTuple):
+class _CheckedReports(NamedTuple):
     """By the places of their reports: how those end whose leases hold, and what is wrong with some."""
 
     endings: dict[int, Ending]
@@ -282,7 +282,7 @@ class _Standing(NamedTuple):
         except HoldfastError as problem:
             self.refused[number] = problem
 
-    def answers(self, asked: Sequence[ReportedEnd], ended: Sequence[Ended]) -> list[bool | Exception]:
+    def answers(self, asked: Sequence[ReportedEnd], ended: Sequence[EndedLease]) -> list[bool | Exception]:
         seqs = {row.seq for row in ended}
         return [
             self.refused.get(number) or (number in self.endings and each.sent.lease.seq in seqs)
@@ -290,10 +290,10 @@ class _Standing(NamedTuple):
         ]
 
 
-async def _standing(tx: Transaction, asked: Sequence[ReportedEnd]) -> _Standing:
+async def _standing(tx: Transaction, asked: Sequence[ReportedEnd]) -> _CheckedReports:
     rows = await tx.many(HoldersSql.standing_leases, seqs=sorted(each.sent.lease.seq for each in asked))
     reported = {(row.held, row.incarnation): row.progress for row in rows}
-    found = _Standing({}, {})
+    found = _CheckedReports({}, {})
     for number, (sent, write, _) in enumerate(asked):
         under = (sent.lease.held, sent.incarnation)
         if under in reported:

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from holdfast.agents.core import AgentsCore
 from holdfast.clock import Clock
 from holdfast.kernel.database import Database, Operation
-from holdfast.kernel.rows import Held
+from holdfast.kernel.rows import LeaseRef
 from holdfast.resp import keys
 from holdfast.resp.client import WORKER_ID, Client, KeyPrincipal, digest_of, matching
 from holdfast.resp.endings import ReportEndings, SentLease, Write
@@ -137,7 +137,7 @@ class RespGateway:
         ending.add_done_callback(lambda ended: self._note_end(held, worker, ended))
         return ending
 
-    def _note_end(self, held: Held, worker: str, ended: asyncio.Future[bool]) -> None:
+    def _note_end(self, held: LeaseRef, worker: str, ended: asyncio.Future[bool]) -> None:
         self.pops.delivered.ending.discard(held)
         if ended.cancelled() or ended.exception() is not None:
             return

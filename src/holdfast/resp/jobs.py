@@ -25,7 +25,7 @@ from holdfast.kernel.waiting import report_progress
 from holdfast.kernel.workers import list_workers
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.resp import workers
-from holdfast.resp.endings import Popped, Write
+from holdfast.resp.endings import PoppedJob, Write
 from holdfast.resp.plans import KIND, find_by_job, find_by_jobs, find_plan_job, kernel_id, public_id
 from holdfast.resp.records import ENDED, MOVES, Epoch, PlanJobRow, WorkerEpoch, shown_time, status_of
 
@@ -81,7 +81,7 @@ class Reporter(NamedTuple):
     tenant: str
 
 
-async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> Popped | None:
+async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, Any]) -> PoppedJob | None:
     """Take a worker's report. The job as it is held, if it still runs."""
     row = await workers.current(tx, who.worker, who.epoch)
     known = await find(tx, public, who.tenant)
@@ -107,7 +107,7 @@ async def update(tx: Transaction, who: Reporter, public: str, body: dict[str, An
     merged = _merged(lease, known.job.progress, body)
     if status == "running":
         await report_progress(tx, lease, codec.encode(merged, what="a report", cap=RESULT_CAP))
-        return Popped(lease, public, row.incarnation)
+        return PoppedJob(lease, public, row.incarnation)
     await _end(tx, lease, status, {**merged, "worker_id": who.worker})
     return None
 

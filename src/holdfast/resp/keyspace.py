@@ -23,7 +23,7 @@ class WrongKind(StoreRefused):
     """The key has a value of another kind."""
 
 
-class TooMany(StoreRefused):
+class TooManyParts(StoreRefused):
     """The value has as many parts as it may have."""
 
 
@@ -176,7 +176,7 @@ async def put_fields(tx: Transaction, name: SpacedKey, fields: dict[bytes, bytes
     for field, value in fields.items():
         added += await tx.one(KeyspaceSql.find_part, **_named(name), part=field) is None
         if count + added > MOST_FIELDS:
-            raise TooMany(f"a hash has at most {MOST_FIELDS} fields")
+            raise TooManyParts(f"a hash has at most {MOST_FIELDS} fields")
         await tx.run(KeyspaceSql.put_part, **_named(name), part=field, score=None, value=value)
     return added
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.kernel.database import Database, Transaction
-from holdfast.kernel.rows import Ended, Moved, Route
+from holdfast.kernel.rows import EndedLease, MovedJob, Route
 from holdfast.settings import Settings
 from holdfast.workers.layer import Chore, Layer
 
@@ -42,7 +42,7 @@ class RespLayer(Layer):
     async def started(self, capabilities: Collection[str]) -> None:
         """Nothing is to be made ready."""
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         """No job is the layer's own."""
 
     async def _prune_actions(self, tx: Transaction, settings: Settings) -> bool:

@@ -37,7 +37,7 @@ class NoPlan(StoreRefused):
     """There is no plan of this id."""
 
 
-class Exists(StoreRefused):
+class IdTaken(StoreRefused):
     """The id belongs to something else."""
 
 
@@ -80,14 +80,14 @@ def kernel_id(public: str) -> JobId | None:
 
 
 async def submit_plan(tx: Transaction, tenant: str, plan: UnixPlan) -> bool:
-    """Store a plan; False if a plan that runs the same is there already, `Exists` if another one has its id."""
+    """Store a plan; False if a plan that runs the same is there already, `IdTaken` if another one has its id."""
     body = codec.encode(plan.as_submitted(), what="a plan", cap=INPUT_CAP)
     digest = codec.digest(codec.encode(plan.as_json(), what="a plan", cap=INPUT_CAP))
     if await tx.one(PlansSql.add_plan, tenant=tenant, id=plan.id, body=body, digest=digest) is not None:
         return True
     there = await tx.one(PlansSql.find_plan, tenant=tenant, id=plan.id)
     if there is not None and there.digest != digest:
-        raise Exists(f"Plan already exists: {plan.id}")
+        raise IdTaken(f"Plan already exists: {plan.id}")
     return False
 
 
@@ -127,7 +127,7 @@ async def submit_action(tx: Transaction, tenant: str, new: NewAction) -> ActionR
         raise NoPlan(f"Plan not found: {new.plan}")
     row = await tx.one(PlansSql.add_action, tenant=tenant, id=new.id, plan=new.plan, inputs=len(new.inputs))
     if row is None:
-        raise Exists(f"Action ID already exists: {new.id}")
+        raise IdTaken(f"Action ID already exists: {new.id}")
     plan = read_plan(json.loads(stored.body))
     requires = [*(f"tool:{command}" for command in plan.commands), *new.tags]
     route = route_for(new.queue, KIND, requires)

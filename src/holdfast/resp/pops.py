@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.brokers.waiters import BrokerRoutes, Takes
+from holdfast.brokers.waiters import BrokerRoutes, BrokerScope
 from holdfast.clock import Ports
 from holdfast.errors import StoreBusy, Unavailable
 from holdfast.kernel.broker_rows import Asker, OwnerBeat
@@ -28,10 +28,10 @@ from holdfast.kernel.complete import complete_and_settle, release
 from holdfast.kernel.database import LOOK, Database, Transaction, short, single
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import beat_many
-from holdfast.kernel.rows import Held, Lease, Sight
+from holdfast.kernel.rows import Lease, LeaseRef, Observation
 from holdfast.resp import jobs, plans, workers
 from holdfast.resp.client import Client
-from holdfast.resp.endings import Deliveries, Popped
+from holdfast.resp.endings import Deliveries, PoppedJob
 from holdfast.resp.options import RespOptions
 from holdfast.resp.plans import KIND
 from holdfast.resp.records import Epoch, HoldersSql, PlansSql
@@ -56,7 +56,7 @@ class QueueTurn(NamedTuple):
     routes: frozenset[int]
 
 
-class ClaimAsk(NamedTuple):
+class ClaimRequest(NamedTuple):
     """How many jobs a worker asks for, of its first queue, then of its second …"""
 
     epoch: Epoch
@@ -74,14 +74,14 @@ class Claimed(NamedTuple):
     left_us: dict[Epoch, int]  # for how long each counts as alive if it stays silent, in the order of those who asked
     locked: frozenset[Epoch] = frozenset()  # those whose row somebody else holds: ask again for them
 
-    def completed(self, left: Sequence[ClaimAsk], later: Claimed) -> Claimed:
+    def completed(self, left: Sequence[ClaimRequest], later: Claimed) -> Claimed:
         """With what these got later. Each is of another worker."""
         given = dict(zip((ask.epoch for ask in left), later.leases, strict=True))
         leases = [mine or given[epoch] for mine, epoch in zip(self.leases, self.left_us, strict=True)]
         return Claimed(leases, self.names | later.names, later.room, self.left_us | later.left_us, later.locked)
 
 
-def is_alike(asks: Sequence[ClaimAsk]) -> bool:
+def is_alike(asks: Sequence[ClaimRequest]) -> bool:
     """Whether `claim_at_once` can serve them: each is of another worker and asks for one job, all of the same queue."""
     first = asks[0]
     alike = all(ask.jobs == 1 and ask.turns == first.turns and ask.tenant == first.tenant for ask in asks)
@@ -91,7 +91,7 @@ def is_alike(asks: Sequence[ClaimAsk]) -> bool:
 @short
 @single
 async def claim_at_once(
-    tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes | None = None, *, ttl_us: int
+    tx: Transaction, asks: Sequence[ClaimRequest], notes: ClaimNotes | None = None, *, ttl_us: int
 ) -> Claimed:
     """Claim for those who are alike, as far as that is possible at once. Ask `claim_asked` for who got nothing.
 
@@ -108,7 +108,7 @@ async def claim_at_once(
 
 @short
 async def claim_asked(
-    tx: Transaction, asks: Sequence[ClaimAsk], notes: ClaimNotes | None = None, *, ttl_us: int
+    tx: Transaction, asks: Sequence[ClaimRequest], notes: ClaimNotes | None = None, *, ttl_us: int
 ) -> Claimed:
     """Claim for each as many as it asks for and has places for. A worker may ask more than once.
 
@@ -142,7 +142,7 @@ async def _names(tx: Transaction, leases: Sequence[Lease]) -> dict[JobId, str]:
     return {row.job: row.id for row in rows}
 
 
-def _claimers(asks: Sequence[ClaimAsk], claimed: Claimed, turn: int, ttl_us: int) -> list[Claimer]:
+def _claimers(asks: Sequence[ClaimRequest], claimed: Claimed, turn: int, ttl_us: int) -> list[Claimer]:
     """Those who still want something, each with no more than its worker has room for."""
     room = dict(claimed.room)
     claimers: list[Claimer] = []
@@ -154,7 +154,7 @@ def _claimers(asks: Sequence[ClaimAsk], claimed: Claimed, turn: int, ttl_us: int
     return claimers
 
 
-def _give(lease: Lease, asks: Sequence[ClaimAsk], claimed: Claimed, turn: int) -> None:
+def _give(lease: Lease, asks: Sequence[ClaimRequest], claimed: Claimed, turn: int) -> None:
     """To the first who asked for it: several connections of one worker may wait for different queues."""
     for ask, given in zip(asks, claimed.leases, strict=True):
         named = turn < len(ask.turns) and ask.turns[turn].queue == lease.queue
@@ -202,8 +202,8 @@ class PopWaiter:
     locked_since: float | None = None  # when somebody else was first seen to hold the row of its worker
     pause: float = _AGAIN  # before it is tried again then
     pausing: bool = False
-    answer: asyncio.Future[list[Popped]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    takes: tuple[Takes, ...] = ()
+    answer: asyncio.Future[list[PoppedJob]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    takes: tuple[BrokerScope, ...] = ()
 
     def __post_init__(self) -> None:
         self.become(self.who)
@@ -276,7 +276,7 @@ class Pops:
 
     # Those who wait.
 
-    async def take(self, waiter: PopWaiter, seconds: float | None) -> list[Popped]:
+    async def take(self, waiter: PopWaiter, seconds: float | None) -> list[PoppedJob]:
         """Jobs for somebody within this time: None waits for ever, 0 does not wait. Empty: there were none."""
         waiter.patient = seconds != 0
         self._waiting[waiter] = None
@@ -306,11 +306,11 @@ class Pops:
                 waiter.fresh = True
                 self._work.set()
 
-    def deliver(self, popped: Sequence[Popped], client: Client) -> None:
+    def deliver(self, popped: Sequence[PoppedJob], client: Client) -> None:
         """Their replies are going out over this connection."""
         self.delivered.add(popped, client.worker_id, client.id)
 
-    def give_back(self, popped: Sequence[Popped]) -> None:
+    def give_back(self, popped: Sequence[PoppedJob]) -> None:
         """Release what reached nobody."""
         if popped:
             task = asyncio.get_running_loop().create_task(self._give_back([each.lease for each in popped]))
@@ -347,10 +347,10 @@ class Pops:
         """The routes for which somebody waits."""
         return sorted(set[int]().union(*(self._routes.of(takes) for takes in self._awaited())))
 
-    def _awaited(self) -> set[Takes]:
+    def _awaited(self) -> set[BrokerScope]:
         return {takes for waiter in self._waiting for takes in waiter.takes}
 
-    async def looked(self, sight: Sight) -> None:
+    async def looked(self, sight: Observation) -> None:
         """A look has shown this: it finds whatever a hint could have said."""
         self._routes.keep(self._awaited())
         if await self._routes.after(sight, self._clock.monotonic()):
@@ -431,7 +431,7 @@ class Pops:
         await self._probe(set[int]().union(*routes.values()), asks, claimed)
         await self._turn_away([waiter for waiter in waiters if not waiter.answer.done()], claimed)
 
-    async def _claim(self, asks: Sequence[ClaimAsk], notes: ClaimNotes) -> Claimed:
+    async def _claim(self, asks: Sequence[ClaimRequest], notes: ClaimNotes) -> Claimed:
         """At once where that is possible, and step by step for the others."""
         if not is_alike(asks) or self._giving.isdisjoint(asks[0].turns[0].routes):
             return await self._database.transact(claim_asked, asks, notes, ttl_us=self._ttl_us)
@@ -454,7 +454,7 @@ class Pops:
                 await self._identify_again(waiter)
         await self._tell_nothing([waiter for waiter in left if not waiter.patient and not waiter.answer.done()])
 
-    def _answer(self, waiter: PopWaiter, popped: list[Popped]) -> None:
+    def _answer(self, waiter: PopWaiter, popped: list[PoppedJob]) -> None:
         if waiter.answer.done():  # it has left
             self.give_back(popped)
         else:
@@ -478,7 +478,7 @@ class Pops:
         waiter.pausing, waiter.fresh = False, True
         self._work.set()
 
-    async def _probe(self, asked: Collection[int], asks: Sequence[ClaimAsk], claimed: Claimed) -> None:
+    async def _probe(self, asked: Collection[int], asks: Sequence[ClaimRequest], claimed: Claimed) -> None:
         """A short answer does not mean that nothing is left: others may hold what is there, or it is of a tenant for
         whom nobody waits."""
         self._again = _AGAIN if any(claimed.leases) else min(self._again * 2, _PAUSE)
@@ -540,27 +540,27 @@ class Pops:
             beats = await self._database.transact(
                 workers.beat_all, sorted(some), ttl_us=self._ttl_us, delivered=delivered
             )
-            self.heard_of(delivered, beats)
+            self.note_heartbeat(delivered, beats)
             for waiter in self._waiting:
                 if waiter.who.epoch in some and waiter.who.epoch not in beats.alive:
                     waiter.fresh = True  # the next claim says why
                     self._work.set()
 
-    def heard_of(self, asked: Collection[Held], beats: workers.Beats) -> None:
+    def note_heartbeat(self, asked: Collection[LeaseRef], beats: workers.Beats) -> None:
         """A heartbeat has said what these workers hold: what else went out to them has ended, or was lost."""
         alive = {epoch.worker for epoch in beats.alive}
         self.delivered.forget_others([held for held in asked if held.worker in alive], beats.held)
 
 
-def _ask(waiter: PopWaiter, routes: Mapping[Takes, frozenset[int]]) -> ClaimAsk:
+def _ask(waiter: PopWaiter, routes: Mapping[BrokerScope, frozenset[int]]) -> ClaimRequest:
     turns = (QueueTurn(queue, routes[takes]) for queue, takes in zip(waiter.queues, waiter.takes, strict=True))
-    return ClaimAsk(waiter.who.epoch, waiter.count, tuple(turns), waiter.tenant)
+    return ClaimRequest(waiter.who.epoch, waiter.count, tuple(turns), waiter.tenant)
 
 
-def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], asked_at: float, left_us: int) -> Popped:
+def _popped(lease: Lease, epoch: Epoch, names: Mapping[JobId, str], asked_at: float, left_us: int) -> PoppedJob:
     """`left_us`: for how long its holder counts as alive if it stays silent."""
     seconds = min(lease.lease_until - lease.claimed_at, left_us) / _US
     sure_until = asked_at + min(_SURE * seconds, _LONGEST_SURE)
     element = jobs.raw_bytes(json.loads(lease.payload)) if lease.kind == jobs.RAW else None
     public = names.get(lease.id) or plans.public_id(lease.id)
-    return Popped(lease, public, epoch.incarnation, element, sure_until)
+    return PoppedJob(lease, public, epoch.incarnation, element, sure_until)

@@ -18,12 +18,12 @@ from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue as enqueue_jobs
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Held, Lease, NewJob, Route
+from holdfast.kernel.rows import Lease, LeaseRef, NewJob, Route
 from holdfast.kernel.workers import list_routes
 from holdfast.outcomes import Done
 from holdfast.resp import jobs, plans, workers
 from holdfast.resp.call import QUEUE, CallRefused, CommandCall, queue_of, space_of
-from holdfast.resp.endings import Popped
+from holdfast.resp.endings import PoppedJob
 from holdfast.resp.frames import Reply
 from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import PopWaiter
@@ -40,7 +40,7 @@ async def waiter(call: CommandCall, queues: Sequence[str], count: int) -> PopWai
     return PopWaiter(id, epoch, await call.gateway.pops.identify(id, epoch), tuple(queues), count, space_of(call))
 
 
-async def claim(call: CommandCall, queues: Sequence[str], count: int, seconds: float | None) -> list[Popped]:
+async def claim(call: CommandCall, queues: Sequence[str], count: int, seconds: float | None) -> list[PoppedJob]:
     """Jobs for the connection's worker. They go back if the reply does not go out."""
     popped = await call.gateway.pops.take(await waiter(call, queues, count), seconds)
     call.client.undelivered += popped
@@ -53,7 +53,7 @@ async def pop(call: CommandCall, keys: Sequence[bytes], seconds: float | None) -
 
 async def pop_many(calls: Sequence[CommandCall]) -> list[Reply]:
     """The replies to the same call, many times: what each of them would pop, one after the other."""
-    call, popped = calls[0], list[Popped]()
+    call, popped = calls[0], list[PoppedJob]()
     (queue,) = _queues(call, call.arguments[:1])
     while len(popped) < len(calls):
         some = await claim(call, [queue], len(calls) - len(popped), 0)
@@ -63,7 +63,7 @@ async def pop_many(calls: Sequence[CommandCall]) -> list[Reply]:
     return [*(_as_popped(call, each) for each in popped), *[None] * (len(calls) - len(popped))]
 
 
-def _as_popped(call: CommandCall, popped: Popped) -> bytes:
+def _as_popped(call: CommandCall, popped: PoppedJob) -> bytes:
     if popped.element is not None:
         return popped.element
     return popped.public.encode() if call.client.published else jobs.popped(popped.lease, popped.public)
@@ -80,7 +80,7 @@ async def pop_with_key(call: CommandCall, keys: Sequence[bytes], seconds: float 
     return _as_popped(call, popped[0]), QUEUE + popped[0].lease.queue.encode()
 
 
-async def _popped_before(call: CommandCall) -> list[Popped]:
+async def _popped_before(call: CommandCall) -> list[PoppedJob]:
     """What the published worker was told to run, if it has not read the plan: it drops a reply that comes while it
     beats, and pops again. If it has, and reported nothing, there is no result: it does one job after the other."""
     client, pops = call.client, call.gateway.pops
@@ -97,7 +97,7 @@ async def _popped_before(call: CommandCall) -> list[Popped]:
     return [unread]
 
 
-async def _leave_unreported(tx: Transaction, who: jobs.Reporter, unread: Held | None) -> bool:
+async def _leave_unreported(tx: Transaction, who: jobs.Reporter, unread: LeaseRef | None) -> bool:
     """End the attempts of which no result will come; whether this one stands."""
     leases = await _held(tx, who)
     for lease in leases:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.kernel.flow_rows import QueueCount
 from holdfast.kernel.ids import JobId
-from holdfast.kernel.rows import Held
+from holdfast.kernel.rows import LeaseRef
 from holdfast.kernel.sql import Exec, Many, One, Statements
 from holdfast.kernel.states import State
 from holdfast.values import iso, moment
@@ -260,11 +260,11 @@ class HeldLease(NamedTuple):
     progress: str | None
 
     @property
-    def held(self) -> Held:
-        return Held(*self[:4])
+    def held(self) -> LeaseRef:
+        return LeaseRef(*self[:4])
 
 
-class TakenAway(NamedTuple):
+class ExpiredLease(NamedTuple):
     """A lease that was lost because the time of its job was over."""
 
     seq: int
@@ -274,8 +274,8 @@ class TakenAway(NamedTuple):
     id: JobId
 
     @property
-    def held(self) -> Held:
-        return Held(*self[:4])
+    def held(self) -> LeaseRef:
+        return LeaseRef(*self[:4])
 
 
 class StandingLease(NamedTuple):
@@ -289,8 +289,8 @@ class StandingLease(NamedTuple):
     progress: str | None
 
     @property
-    def held(self) -> Held:
-        return Held(*self[:4])
+    def held(self) -> LeaseRef:
+        return LeaseRef(*self[:4])
 
 
 # The SQL files of the gateway as Python sees them.
@@ -366,7 +366,7 @@ class HoldersSql(Statements, file="workers.sql", package=_PACKAGE):
     live_holders: Many[LiveHolder]
     silent_holders: Many[SilentHolder]
     held_leases: Many[HeldLease]
-    taken_away: Many[TakenAway]
+    taken_away: Many[ExpiredLease]
     standing_leases: Many[StandingLease]
     queue_length: One[QueueLength]
     next_on_route: Many[QueuePlace]

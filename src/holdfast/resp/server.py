@@ -25,7 +25,7 @@ from holdfast.kernel.broker_rows import NOWHERE, Renewal
 from holdfast.kernel.brokers import leases_of
 from holdfast.kernel.database import Transaction
 from holdfast.kernel.leases import renew_each
-from holdfast.kernel.rows import Held
+from holdfast.kernel.rows import LeaseRef
 from holdfast.resp import keys
 from holdfast.resp import workers as resp_workers
 from holdfast.resp.client import Client
@@ -68,7 +68,7 @@ class LeaseRenewal:
             delivered.forget_others(mine, still)
 
 
-async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[Held], *, ttl_us: int) -> set[Held]:
+async def keep(tx: Transaction, epoch: Epoch, delivered: Collection[LeaseRef], *, ttl_us: int) -> set[LeaseRef]:
     """Renew what a live worker was sent, but not beyond its own time. Which of them it holds still."""
     alive = await tx.many(HoldersSql.live_holders, workers=[epoch.worker], told=[])
     if [row.epoch for row in alive] != [epoch]:
@@ -240,7 +240,7 @@ class RespServer:
         self.gateway.counts["connections"] += 1
         if len(self._connections) >= self._options.connections:
             self.gateway.counts["rejected"] += 1
-            return _Full()
+            return _FullServer()
         client = Client(next(self._numbers), "", self._options.pop_form, self.gateway.clock.monotonic())
         connection = RespConnection(self.gateway, client, self._left)
         self._connections[client.id] = connection
@@ -331,7 +331,7 @@ def _remove_stale(path: Path) -> None:
     raise UsageError(f"cannot listen on {path}: another server listens there.")
 
 
-class _Full(asyncio.Protocol):
+class _FullServer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.write(b"-ERR max number of clients reached\r\n")

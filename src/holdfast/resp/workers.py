@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from typing import Any, NamedTuple
 
-from holdfast.brokers.waiters import Takes
+from holdfast.brokers.waiters import BrokerScope
 from holdfast.errors import DuplicateWorker, StoreRefused
-from holdfast.kernel.broker_rows import NOWHERE, Beaten, OwnerBeat, Renewal, WorkerRow
+from holdfast.kernel.broker_rows import NOWHERE, BeatAnswer, OwnerBeat, Renewal, WorkerRow
 from holdfast.kernel.brokers import release_by_worker, transfer_leases
 from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import beat_many, beat_unlocked, expire, renew_each
 from holdfast.kernel.owners import register_owner
 from holdfast.kernel.routes import ANY_JOB, serves
-from holdfast.kernel.rows import Held, Route
+from holdfast.kernel.rows import LeaseRef, Route
 from holdfast.kernel.states import ALIVE, WorkerState
 from holdfast.kernel.workers import Registration, list_workers, lose_workers, unregister
 from holdfast.resp.client import KeyPrincipal
@@ -39,7 +39,7 @@ class NotRegistered(StoreRefused):
     """The worker is not registered, was given up, or has registered again elsewhere."""
 
 
-class Described(NamedTuple):
+class WorkerDescription(NamedTuple):
     """What a worker says of itself when it registers."""
 
     id: str
@@ -59,7 +59,7 @@ class Described(NamedTuple):
 
 
 async def register(
-    tx: Transaction, who: Described, principal: KeyPrincipal, incarnation: str, *, ttl_us: int, release: bool
+    tx: Transaction, who: WorkerDescription, principal: KeyPrincipal, incarnation: str, *, ttl_us: int, release: bool
 ) -> int:
     """Begin an epoch; its number. `release`: what the worker holds goes back instead of passing to it. So does what it
     holds of another tenant: its key had another one then."""
@@ -147,7 +147,7 @@ class Beats(NamedTuple):
     """What heartbeats found: who was alive, and what these hold."""
 
     alive: frozenset[Epoch]
-    held: frozenset[Held]
+    held: frozenset[LeaseRef]
 
 
 async def heartbeat(
@@ -157,7 +157,7 @@ async def heartbeat(
     *,
     ttl_us: int,
     stats: dict[str, Any] | None = None,
-    delivered: frozenset[Held] = frozenset(),
+    delivered: frozenset[LeaseRef] = frozenset(),
 ) -> Beats:
     """Keep a worker alive, and the leases of the jobs that it knows it has, each until its job's time is over.
 
@@ -175,9 +175,9 @@ async def beat_all(
     epochs: Sequence[Epoch],
     *,
     ttl_us: int,
-    delivered: frozenset[Held],
+    delivered: frozenset[LeaseRef],
     told: dict[int, dict[str, Any]] | None = None,
-    beat: Callable[[Transaction, Sequence[OwnerBeat]], Awaitable[list[Beaten]]] = beat_unlocked,
+    beat: Callable[[Transaction, Sequence[OwnerBeat]], Awaitable[list[BeatAnswer]]] = beat_unlocked,
 ) -> Beats:
     """The heartbeats of many, by statements whose number does not depend on theirs. `told`: what some of them say.
 
@@ -213,7 +213,7 @@ async def beat_all(
     return Beats(frozenset(row.epoch for row in alive), frozenset(each.held for each in leases))
 
 
-async def _taken_away(tx: Transaction, gone: Set[Held]) -> list[tuple[int, JobId]]:
+async def _taken_away(tx: Transaction, gone: Set[LeaseRef]) -> list[tuple[int, JobId]]:
     """The workers and jobs of those of these leases that ended with their job's time, before a heartbeat came."""
     if not gone:
         return []
@@ -221,7 +221,7 @@ async def _taken_away(tx: Transaction, gone: Set[Held]) -> list[tuple[int, JobId
     return [(row.worker, row.id) for row in found if row.held in gone]
 
 
-def _knows(lease: HeldLease, delivered: frozenset[Held]) -> bool:
+def _knows(lease: HeldLease, delivered: frozenset[LeaseRef]) -> bool:
     """Whether the holder of a lease knows that it has it."""
     if lease.held in delivered:
         return True
@@ -258,11 +258,11 @@ async def leave(tx: Transaction, id: str, epoch: Epoch | None, *, force: bool) -
     await unregister(tx, row.seq, reason="unregistered" if not row.leases else "unregistered by force")
 
 
-def takes(queue: str, capabilities: Collection[str]) -> Takes:
+def takes(queue: str, capabilities: Collection[str]) -> BrokerScope:
     """What a worker takes from a queue that it names. Of which kind a job is, is a matter of the queue; everything else
     that it requires the worker must have. A worker that registered with `"takes": "plans"` gets nothing else."""
     any_job = () if PLANS_ONLY in capabilities else (ANY_JOB,)
-    return Takes((queue,), frozenset({*capabilities, *any_job}))
+    return BrokerScope((queue,), frozenset({*capabilities, *any_job}))
 
 
 @reading

@@ -22,7 +22,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 from holdfast.agents.definition import TOOL_KIND
 from holdfast.kernel import codec
 from holdfast.models import ModelFailure
-from holdfast.observe import TRACE, Event, ModelAnswer, ModelCall, Played, Received, SentJobs
+from holdfast.observe import TRACE, Event, ModelAnswer, ModelCall, PlayedRun, ReceivedJob, SentJobs
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Snooze, TryAgain
 from holdfast.text import Redactor
 
@@ -194,7 +194,7 @@ class AppSpans:
             yield self.carried()
 
     @contextmanager
-    def processing(self, received: Received) -> Iterator[Attempt]:
+    def processing(self, received: ReceivedJob) -> Iterator[Attempt]:
         # A worker may have been started inside some span; its jobs do not belong to that.
         sender = propagate.extract(_carrier(received.metadata), Context())
         origin = trace.get_current_span(sender).get_span_context()
@@ -221,7 +221,7 @@ class AppSpans:
             contexts.detach(surroundings)
             span.end()
 
-    def invoking(self, played: Played) -> AbstractContextManager[AttemptSpan]:
+    def invoking(self, played: PlayedRun) -> AbstractContextManager[AttemptSpan]:
         return self._agents.invoking(played)
 
     def asking(self, call: ModelCall) -> AbstractContextManager[ChatSpan]:
@@ -331,7 +331,7 @@ class AgentSpans:
         self._contents = contents
 
     @contextmanager
-    def invoking(self, played: Played) -> Iterator[AttemptSpan]:
+    def invoking(self, played: PlayedRun) -> Iterator[AttemptSpan]:
         attributes: dict[str, Any] = {
             OPERATION: INVOKE_AGENT,
             PROVIDER: played.provider,
@@ -371,7 +371,7 @@ class AgentSpans:
             yield ChatSpan(span, contents=self._contents)
 
     @contextmanager
-    def executing(self, received: Received) -> Iterator[AttemptSpan | None]:
+    def executing(self, received: ReceivedJob) -> Iterator[AttemptSpan | None]:
         """Around an attempt, if it is one of a tool that a model has called."""
         about = _call_of(received)
         if about is None:
@@ -450,7 +450,7 @@ def _tokens(usage: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _call_of(received: Received) -> Mapping[str, Any] | None:
+def _call_of(received: ReceivedJob) -> Mapping[str, Any] | None:
     if not received.kind.startswith(TOOL_KIND):
         return None
     stored = codec.decode(received.metadata)

@@ -159,15 +159,15 @@ class AgentsInLab(ABC):
 
         `run` is the run if it asks just one thing, else the inquiry, or the id of either or of the call.
         """
-        return await self._decided(self.app.approve(self._meant(run), input=input, by=by))
+        return await self._decided(self.app.approve(self._open_inquiry(run), input=input, by=by))
 
     async def deny(self, run: Asker, message: str = "", *, by: str = "") -> Inquiry:
         """Deny it, and tell the model why."""
-        return await self._decided(self.app.deny(self._meant(run), message=message, by=by))
+        return await self._decided(self.app.deny(self._open_inquiry(run), message=message, by=by))
 
     async def answer(self, run: Asker, answer: Any, *, by: str = "") -> Inquiry:
         """Answer the question that a person is asked, or give a call's result in its place."""
-        return await self._decided(self.app.answer(self._meant(run), answer, by=by))
+        return await self._decided(self.app.answer(self._open_inquiry(run), answer, by=by))
 
     def price(self, usd: str | Decimal) -> None:
         """Until the lab closes, make every call of a model cost this, whatever it uses; in a batch, half of it."""
@@ -233,7 +233,7 @@ class AgentsInLab(ABC):
             raise Stuck("nothing is due at any time: the test itself must provide what a run waits for.")
         await self.clock.advance(f"{max(1, min(waits) - now)}us")
 
-    def _meant(self, thing: Asker) -> str:
+    def _open_inquiry(self, thing: Asker) -> str:
         """The one open inquiry that a run, an inquiry or an id means."""
         if isinstance(thing, Inquiry):
             return thing.id

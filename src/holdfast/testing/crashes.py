@@ -170,7 +170,7 @@ async def outlive(work: Coroutine[Any, Any, R]) -> R:
     return await asyncio.create_task(work, context=Context())
 
 
-class Mortal(Coroutine[Any, Any, Any]):
+class KillableCoroutine(Coroutine[Any, Any, Any]):
     """A coroutine that stops between two steps once its life is over."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any], life: WorkerLife) -> None:
@@ -221,7 +221,7 @@ def mortal_tasks() -> Iterator[None]:
         context: Context | None = options.get("context")
         life = _LIFE.get(None) if context is None else context.get(_LIFE)
         if life is not None:
-            coro = Mortal(coro, life)
+            coro = KillableCoroutine(coro, life)
         task = before(loop, coro, **options) if before else asyncio.Task(coro, loop=loop, **options)
         if life is not None:
             life.tasks.append(task)  # type: ignore[arg-type]

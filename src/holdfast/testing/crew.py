@@ -20,7 +20,16 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel import duties, workers
 from holdfast.kernel import workers as registry
 from holdfast.kernel.claim import heads
-from holdfast.kernel.database import Blocking, Database, Guard, Operation, Presence, StoredSchema, is_reading, unheeded
+from holdfast.kernel.database import (
+    BlockingStore,
+    Database,
+    Guard,
+    Operation,
+    Presence,
+    StoredSchema,
+    ignore_change,
+    is_reading,
+)
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.leases import Beat, beat
@@ -33,7 +42,7 @@ from holdfast.settings import Settings
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Commit, CrashPlan, When, WorkerLife, mortal_tasks
 from holdfast.workers.attempt import Processes
-from holdfast.workers.claims import Routing
+from holdfast.workers.claims import RouteTable
 from holdfast.workers.context import JobContext
 from holdfast.workers.definitions import Definition
 from holdfast.workers.isolation.pool import ProcessPool
@@ -135,7 +144,7 @@ class Wire:
     async def close(self) -> None:
         await self.send(self.database.close())
 
-    def blocking(self) -> Blocking:
+    def blocking(self) -> BlockingStore:
         return self.database.blocking()
 
     async def listen(self, heard: Callable[[str], None]) -> None:
@@ -160,7 +169,7 @@ class WirePresence:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = ignore_change) -> bool:
         return await self._wire.send(self._wire.database.presence.hold(worker, changed))
 
     def shows(self, worker: int) -> bool:
@@ -246,7 +255,7 @@ class LabCrew:
         await runtime.open()
         database, role = runtime.database, self._role
         sweeper = Sweeper(database, self._ports, self._app.settings)
-        routing = Routing(role.queues, core_of(self._app).registry.capabilities(role.capabilities))
+        routing = RouteTable(role.queues, core_of(self._app).registry.capabilities(role.capabilities))
         for due in await database.transact(due_schedules, limit=_MOST_SCHEDULES):
             await database.transact(fire, due, next_tick)
         routing.learn(await database.transact(registry.list_routes, since=0))
@@ -261,7 +270,7 @@ class LabCrew:
             connect(app.settings.url, settings, self._ports, core_of(app).registry.layers), life, self._plan, self.seen
         )
         processes = WireProcesses(wire, ProcessPool(settings.concurrency))
-        heart = Heart(wire, life, self._ports, settings)
+        heart = LabLifeline(wire, life, self._ports, settings)
         worker = self._worker = LabWorker(
             core_of(app).registry, wire, settings, self._ports, role=self._role, processes=processes, lifeline=heart
         )
@@ -324,7 +333,7 @@ class LabWorker(Worker):
         """What runs here, and in which task."""
         return [(each.lease.id, each.task) for each in self.holdings.all() if each.task is not None]
 
-    async def run(self, started: Callable[[], None] = unheeded, ready: Callable[[], None] = unheeded) -> None:
+    async def run(self, started: Callable[[], None] = ignore_change, ready: Callable[[], None] = ignore_change) -> None:
         try:
             await self.start()
             started()
@@ -335,7 +344,7 @@ class LabWorker(Worker):
             await self.stop()
 
 
-class Heart(TaskLifeline):
+class LabLifeline(TaskLifeline):
     """The worker's lifeline, on the loop; it also beats at every step of the lab's clock."""
 
     def __init__(self, wire: Wire, life: WorkerLife, ports: Ports, settings: Settings) -> None:

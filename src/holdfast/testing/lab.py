@@ -28,7 +28,7 @@ from holdfast.clock import Ports
 from holdfast.durations import Duration
 from holdfast.errors import NotFound, UsageError
 from holdfast.kernel.database import Operation
-from holdfast.kernel.enqueue import Accepted
+from holdfast.kernel.enqueue import AcceptedJob
 from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Batch, JobRow, NewJob, Route
 from holdfast.kernel.states import TERMINAL, State
@@ -71,7 +71,7 @@ class LabRuntime(Runtime):
         super().__init__(*given)
         self._lab = lab
 
-    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> Accepted:
+    async def enqueue(self, job: NewJob, route: Route, *, key: str | None, notify: bool) -> AcceptedJob:
         accepted = await outlive(super().enqueue(job, route, key=key, notify=notify))
         await self._lab.accepted([accepted.id])
         return accepted

@@ -26,7 +26,7 @@ from holdfast.kernel.rows import Lease
 from holdfast.outcomes import Cancel, Discard, Done, Fail, Outcome, Park, Settled, Snooze, StoreTrouble, TryAgain
 from holdfast.settings import Settings
 from holdfast.text import message_of, traceback_of
-from holdfast.workers.context import JobContext, Parking
+from holdfast.workers.context import JobContext, ParkRequest
 from holdfast.workers.definitions import Definition
 from holdfast.workers.ledger import StoreLedger
 from holdfast.workers.signatures import Signature
@@ -100,11 +100,11 @@ class Attempts:
         except TimeoutError as problem:
             holding.cancelled = True
             trace = "" if problem.__cause__ is None else traceback_of(problem.__cause__)
-            return limits.outcome(trace, self._could_not(holding))
+            return limits.outcome(trace, self._timeout_failure_reason(holding))
         except asyncio.CancelledError:
             return interrupted(holding)
 
-    def _could_not(self, holding: Holding) -> str:
+    def _timeout_failure_reason(self, holding: Holding) -> str:
         """Why a handler was not ended in time; empty when it was."""
         lease, ran = holding.lease, self._ports.clock.monotonic() - holding.began
         limit_us = lease.timeout_us or (lease.deadline_at or 0) - lease.claimed_at
@@ -124,7 +124,7 @@ class Attempts:
             begin()
             if holding.lease.timeout_us is None:
                 return await call(definition.function, signature, context, arguments, None)
-            return await _or_abandoned(_concluded(holding, definition.function, signature, context, arguments))
+            return await _await_or_abandon(_concluded(holding, definition.function, signature, context, arguments))
         on_thread = partial(self._on_thread, holding, begin)
         try:
             return await call(definition.function, signature, context, arguments, on_thread)
@@ -172,12 +172,12 @@ def interrupted(holding: Holding, when: str = "while running") -> Outcome | None
 def ended_by(problem: BaseException, holding: Holding) -> Outcome | None:
     """What became of an attempt without limits whose handler raised `problem`, which is being handled."""
     try:
-        return meant_by(problem)
+        return outcome_of_exception(problem)
     except asyncio.CancelledError:
         return interrupted(holding)
 
 
-async def _or_abandoned(attempt: Coroutine[Any, Any, R]) -> R:
+async def _await_or_abandon(attempt: Coroutine[Any, Any, R]) -> R:
     """Await a handler that has a timeout; one that ignores its cancellation is left alone, with its slot."""
     handler = asyncio.create_task(attempt)
     try:
@@ -231,7 +231,7 @@ async def conclude(attempt: Awaitable[Outcome | None]) -> Outcome | None:
     try:
         return await attempt
     except BaseException as problem:  # noqa: BLE001  what is not an outcome is raised again
-        return meant_by(problem)
+        return outcome_of_exception(problem)
 
 
 async def _concluded(
@@ -248,13 +248,13 @@ async def _concluded(
 HANDLER = _concluded.__code__
 
 
-def meant_by(problem: BaseException) -> Outcome | None:
+def outcome_of_exception(problem: BaseException) -> Outcome | None:
     """The outcome that a handler chose by raising `problem`, which is being handled; None when its lease was lost.
 
     Raises it again when it is not the handler's own: the attempt, or all of this process, is being stopped.
     """
     match problem:
-        case Parking():
+        case ParkRequest():
             return problem.park
         case LeaseLost():
             return None
@@ -278,7 +278,7 @@ def meant_by(problem: BaseException) -> Outcome | None:
             pass  # its own failure, which its policy retries, or that of the store
         case _:
             raise problem
-    return _trouble(problem) or raised()
+    return _store_trouble(problem) or raised()
 
 
 async def call(
@@ -306,21 +306,21 @@ def _carry(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     # StopIteration, SystemExit and Parking cannot travel through a future, so problems travel as values.
     try:
         return function(), None
-    except (Exception, SystemExit, KeyboardInterrupt, Parking) as problem:  # noqa: BLE001  raised again on the loop
+    except (Exception, SystemExit, KeyboardInterrupt, ParkRequest) as problem:  # noqa: BLE001  raised again on the loop
         return None, problem
 
 
 def _parking_among(group: BaseExceptionGroup[BaseException]) -> Park | None:
     """What a group of tasks waits for, if waiting is all that stopped it."""
-    if group.split(Parking)[1] is not None:
+    if group.split(ParkRequest)[1] is not None:
         return None
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
-    return first.park if isinstance(first, Parking) else None
+    return first.park if isinstance(first, ParkRequest) else None
 
 
-def _trouble(problem: BaseException) -> StoreTrouble | None:
+def _store_trouble(problem: BaseException) -> StoreTrouble | None:
     """The outcome of a handler that the store failed, and did nothing else wrong."""
     return StoreTrouble(message_of(problem), traceback_of(problem)) if _is_store_trouble(problem) else None
 
@@ -334,7 +334,7 @@ def _is_store_trouble(problem: BaseException) -> bool:
         if isinstance(reason, STORE_TROUBLE):
             return True
         if isinstance(reason, BaseExceptionGroup):
-            failed = reason.split(Parking)[1]
+            failed = reason.split(ParkRequest)[1]
             if failed is not None and all(map(_is_store_trouble, failed.exceptions)):
                 return True
         reason = reason.__cause__ or (None if reason.__suppress_context__ else reason.__context__)

@@ -13,13 +13,13 @@ from holdfast.kernel.claim import LOOKED, claim, heads, read_note
 from holdfast.kernel.database import Database, Transaction, urgent
 from holdfast.kernel.lanes import claim_in_lanes
 from holdfast.kernel.routes import is_laned, serves
-from holdfast.kernel.rows import Lease, Route, Sight
+from holdfast.kernel.rows import Lease, Observation, Route
 from holdfast.kernel.workers import learn_routes
 from holdfast.settings import Settings
 from holdfast.workers.definitions import Registry
 from holdfast.workers.duties import Duties
 from holdfast.workers.layer import Layer, hear
-from holdfast.workers.poll import Polling
+from holdfast.workers.poll import Poller
 from holdfast.workers.telemetry import WorkerTelemetry
 
 # Which routes a worker serves, and which of them are worth asking now.
@@ -34,7 +34,7 @@ Turn = tuple[str, Claim, list[int]]
 MOST_HOT = 32
 
 
-class Routing:
+class RouteTable:
     def __init__(
         self,
         queues: Collection[str] | None,
@@ -134,7 +134,7 @@ class KnownRoutes:
         database: Database,
         settings: Settings,
         registry: Registry,
-        routing: Routing,
+        routing: RouteTable,
         capabilities: Callable[[], Sequence[str]],
     ) -> None:
         """`capabilities` says what the worker can do by now."""
@@ -158,7 +158,7 @@ class KnownRoutes:
         self._learned_at = float("-inf")
         self._routing.changed_at = 0
 
-    async def after(self, sight: Sight, now: float) -> bool:
+    async def after(self, sight: Observation, now: float) -> bool:
         """Read what a look showed to be new; True when this worker serves some that it did not serve before."""
         changed_at = sight.routes_changed or 0
         if now - self._learned_at >= self._settings.route_refresh.total_seconds():
@@ -186,20 +186,20 @@ class Claimed(NamedTuple):
     slots: str  # the group that takes them
 
 
-class Claiming:
+class ClaimLoop:
     def __init__(
         self,
         database: Database,
         ports: Ports,
         settings: Settings,
-        routing: Routing,
-        telling: WorkerTelemetry,
+        routing: RouteTable,
+        telemetry: WorkerTelemetry,
     ) -> None:
         self._database = database
         self._ports = ports
         self._settings = settings
         self._routing = routing
-        self._telling = telling
+        self._telemetry = telemetry
         self._ttl_us = microseconds(settings.lease_ttl)
         self._probed_at = float("-inf")
         self._filled = False  # the last claim brought as many as it asked for: nobody has looked at the other routes
@@ -228,7 +228,7 @@ class Claiming:
             sent_at = self._ports.clock.monotonic()
             with urgent():
                 leases = await self._database.transact(operation, worker, routes, n, self._ttl_us)
-            self._telling.timed("claim.done", sent_at, worker, jobs=len(leases))
+            self._telemetry.timed("claim.done", sent_at, worker, jobs=len(leases))
             if leases:
                 yield Claimed(leases, sent_at, slots)
             taken += len(leases)
@@ -286,9 +286,9 @@ class Claiming:
 class Hints:
     def __init__(
         self,
-        routing: Routing,
-        claims: Claiming,
-        polling: Polling,
+        routing: RouteTable,
+        claims: ClaimLoop,
+        polling: Poller,
         duties: Duties,
         *,
         layers: Sequence[Layer],

@@ -39,7 +39,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Parking(BaseException):
+class ParkRequest(BaseException):
     """Leaves the handler so that its job can wait without it. Not an Exception: handlers must not swallow it."""
 
     def __init__(self, park: Park) -> None:
@@ -272,7 +272,7 @@ class JobContext:
         """Wait for all children without holding this worker, then return how each ended, in order."""
         rows = await self.ledger.list_children()
         if any(row.state not in TERMINAL for row in rows):
-            raise Parking(Park())
+            raise ParkRequest(Park())
         ended = [
             Child(row.id, row.kind, known_state(row.state).value, codec.decode(row.result), codec.decode(row.error))
             for row in rows
@@ -297,10 +297,10 @@ class JobContext:
         if taken.payload is not None:
             return codec.decode(taken.payload)
         if timeout is None:
-            raise Parking(Park(channel))
+            raise ParkRequest(Park(channel))
         until = await self._deadline_of(name, taken.now + durations.microseconds(timeout))
         if taken.now < until:
-            raise Parking(Park(channel, durations.duration(f"{until - taken.now}us")))
+            raise ParkRequest(Park(channel, durations.duration(f"{until - taken.now}us")))
         return codec.decode(await self.ledger.store_step(name, "null"))
 
     @overload
@@ -355,18 +355,18 @@ class JobContext:
 
 
 @dataclass(frozen=True, slots=True)
-class _Carried:
+class _CarriedOutcome:
     """A result or exception on its way to another thread; futures refuse to carry a BaseException quietly."""
 
     value: Any = None
     problem: BaseException | None = None
 
 
-async def _carry(call: Awaitable[Any]) -> _Carried:
+async def _carry(call: Awaitable[Any]) -> _CarriedOutcome:
     try:
-        return _Carried(value=await call)
-    except (Exception, Parking) as problem:  # noqa: BLE001  raised again on the caller's thread
-        return _Carried(problem=problem)
+        return _CarriedOutcome(value=await call)
+    except (Exception, ParkRequest) as problem:  # noqa: BLE001  raised again on the caller's thread
+        return _CarriedOutcome(problem=problem)
 
 
 def _asked_for(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

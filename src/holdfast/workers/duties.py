@@ -17,8 +17,8 @@ from holdfast.kernel import duties, schedules
 from holdfast.kernel.database import Database
 from holdfast.kernel.duties import DutyLost
 from holdfast.kernel.flow_rows import HeldDuty, ScheduleRow
-from holdfast.kernel.retention import Keep, Pruner
-from holdfast.kernel.rows import Sight, Term
+from holdfast.kernel.retention import KeepRule, Pruner
+from holdfast.kernel.rows import Observation, Term
 from holdfast.kernel.workers import list_duties
 from holdfast.settings import Settings
 from holdfast.text import shown
@@ -42,8 +42,8 @@ class Duties:
         self._worker = 0  # the number they are held under; a worker that registers again gets another
         self._held: dict[str, Term] = {}
         self._cleaned_at: float | None = None
-        self._marks = duties.Marks()
-        self._pruner = Pruner(database, Keep(microseconds(settings.retention), settings.retention_jobs))
+        self._marks = duties.CleanupMarks()
+        self._pruner = Pruner(database, KeepRule(microseconds(settings.retention), settings.retention_jobs))
         self.stirred = True  # jobs were enqueued or claimed recently
         self._wanted = asyncio.Event()  # there may be one to take
         self._wanted.set()
@@ -59,7 +59,7 @@ class Duties:
         """Whether this worker fires the schedules."""
         return duties.SCHEDULES in self._held
 
-    def heed(self, sight: Sight, *, crowded: bool) -> None:
+    def update(self, sight: Observation, *, crowded: bool) -> None:
         """Take in what a look showed. `crowded`: the presence of holders is somebody else's business."""
         self._crowded = crowded
         if sight.duties_held < len(duties.DUTIES) and len(self._held) < len(duties.DUTIES):
@@ -111,7 +111,7 @@ class Duties:
         if duties.CLEANUP in self._held:
             await self._database.tidy(self._settings.vacuum_after)
 
-    def tick(self, sight: Sight) -> int | None:
+    def tick(self, sight: Observation) -> int | None:
         """When the next schedule is due, if that is this worker's business."""
         return sight.next_tick if duties.SCHEDULES in self._held else None
 

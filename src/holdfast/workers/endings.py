@@ -87,7 +87,7 @@ _TRIES = 6  # of an outcome that is refused, before its job fails; what refused 
 _NO_POLICY = RetryPolicy()
 
 
-def as_written(
+def ending_after(
     lease: Lease,
     outcome: Done | TryAgain | Fail | Cancel | Discard | Snooze,
     definition: Definition | None,
@@ -166,7 +166,7 @@ class Endings:
         self,
         database: Database,
         ports: Ports,
-        telling: WorkerTelemetry,
+        telemetry: WorkerTelemetry,
         *,
         batch: int,
         settled: Callable[[Lease, Ending, str | None], None],
@@ -174,7 +174,7 @@ class Endings:
         """`settled` is told each job's new state, or None when its lease was lost."""
         self._database = database
         self._ports = ports
-        self._telling = telling
+        self._telemetry = telemetry
         self._settled = settled
         self._lines: defaultdict[str | None, EndingLine] = defaultdict(lambda: EndingLine(batch, self._write))
         self._apart: set[asyncio.Task[None]] = set()  # each with an outcome that was refused
@@ -241,7 +241,7 @@ class Endings:
         """
         pause, refusals = _FIRST_PAUSE, 1
         while True:
-            about = {"job": lease.id, "kind": lease.kind, "worker": self._telling.worker}
+            about = {"job": lease.id, "kind": lease.kind, "worker": self._telemetry.worker}
             log.warning(
                 "the outcome of job %s (%s) was refused: %s",
                 lease.id,
@@ -274,7 +274,7 @@ class Endings:
         sent_at = self._ports.clock.monotonic()
         with urgent(when=self._line_of(batch[0][0]) is None):
             states = await self._store(batch)
-        self._telling.timed("complete.done", sent_at, batch[0][0].worker, jobs=len(batch))
+        self._telemetry.timed("complete.done", sent_at, batch[0][0].worker, jobs=len(batch))
         for lease, ending in batch:
             self._settled(lease, ending, states.get(ending.seq))
 

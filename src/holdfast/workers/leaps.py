@@ -21,7 +21,7 @@ def tolerance(settings: Settings) -> float:
     return min(_TOLERANCE, settings.lease_ttl.total_seconds() / 4)
 
 
-class _Apart(NamedTuple):
+class _ClockOffset(NamedTuple):
     """By how many seconds the store's clock is ahead of ours: at least, at most. `asked_at` is ours."""
 
     least: float
@@ -33,7 +33,7 @@ class StoreClock:
     def __init__(self, clock: Clock, tolerance: float) -> None:
         self._clock = clock
         self._tolerance = tolerance
-        self._last: _Apart | None = None
+        self._last: _ClockOffset | None = None
 
     @property
     def is_new(self) -> bool:
@@ -68,6 +68,6 @@ class StoreClock:
             return min(0, leap)
         return leap
 
-    def _apart(self, now_us: int, asked_at: float) -> _Apart:
+    def _apart(self, now_us: int, asked_at: float) -> _ClockOffset:
         now = now_us / 1e6
-        return _Apart(now - self._clock.monotonic(), now - asked_at, asked_at)
+        return _ClockOffset(now - self._clock.monotonic(), now - asked_at, asked_at)

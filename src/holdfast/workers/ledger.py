@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.clock import Ports
 from holdfast.errors import LeaseLost, UsageError
 from holdfast.kernel import waiting
-from holdfast.kernel.database import Database, Transacting
+from holdfast.kernel.database import Database, Transactor
 from holdfast.kernel.drivers.lent import lend
 from holdfast.kernel.enqueue import enqueue_children
 from holdfast.kernel.rows import ChildRow, NewJob, Route
-from holdfast.kernel.waiting import Taken
+from holdfast.kernel.waiting import TakenSignal
 from holdfast.settings import Settings
 from holdfast.workers.telemetry import sending, tell_enqueued
 
@@ -48,7 +48,7 @@ class Ledger(Steps, Protocol):
 
     async def list_children(self) -> Sequence[ChildRow]: ...
 
-    async def take_signal(self, channel: str, step: str) -> Taken: ...
+    async def take_signal(self, channel: str, step: str) -> TakenSignal: ...
 
 
 class StoreLedger:
@@ -102,7 +102,7 @@ class StoreLedger:
     async def list_children(self) -> Sequence[ChildRow]:
         return await self.database.transact(waiting.list_children, self.lease.seq)
 
-    async def take_signal(self, channel: str, step: str) -> Taken:
+    async def take_signal(self, channel: str, step: str) -> TakenSignal:
         return await self.database.transact(waiting.take_signal, self.lease, channel, step)
 
     def require_lease(self) -> None:
@@ -117,7 +117,7 @@ class LentSteps:
     Nothing is remembered here, because a rollback takes a stored step away again.
     """
 
-    def __init__(self, ledger: StoreLedger, lent: Transacting) -> None:
+    def __init__(self, ledger: StoreLedger, lent: Transactor) -> None:
         self._ledger = ledger
         self._lent = lent
 

@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 from holdfast.clock import Ports
 from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
 from holdfast.kernel.broker_rows import OwnerBeat, Renewal
-from holdfast.kernel.database import Blocking, Database
+from holdfast.kernel.database import BlockingStore, Database
 from holdfast.kernel.leases import Beat, OwnRow, beat, show_life
 from holdfast.kernel.migrate import code_version
-from holdfast.kernel.rows import Held
+from holdfast.kernel.rows import LeaseRef
 from holdfast.kernel.workers import oldest_code
 from holdfast.workers.leaps import StoreClock
 from holdfast.workers.loop_watch import LoopWatch
@@ -35,7 +35,7 @@ class Pulse(NamedTuple):
 
     worker: int
     active: int
-    held: list[Held]
+    held: list[LeaseRef]
     ttl_us: int
     ceiling_us: int
     me: OwnRow = OwnRow()
@@ -128,7 +128,7 @@ class ThreadLifeline:
             finally:
                 _tell(loop, self._ended.set)
 
-    def _open(self, store: Blocking, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> bool:
+    def _open(self, store: BlockingStore, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> bool:
         try:
             store.open()
         except Exception as problem:  # noqa: BLE001  handed to the caller
@@ -137,7 +137,7 @@ class ThreadLifeline:
         _tell(loop, _answer, opened, None)
         return True
 
-    def _beat_on(self, store: Blocking, loop: asyncio.AbstractEventLoop) -> None:
+    def _beat_on(self, store: BlockingStore, loop: asyncio.AbstractEventLoop) -> None:
         self._begun.wait()
         pause = 0.0
         while True:
@@ -159,7 +159,7 @@ class ThreadLifeline:
             if self._poked.wait(min(left, self._watch.every)) or self._watch.look():
                 return
 
-    def _beat(self, store: Blocking, loop: asyncio.AbstractEventLoop) -> bool:
+    def _beat(self, store: BlockingStore, loop: asyncio.AbstractEventLoop) -> bool:
         sent_at = self._ports.clock.monotonic()
         try:
             pulse = self._compose()
@@ -182,7 +182,7 @@ class ThreadLifeline:
         _tell(loop, self._heard, sent_at, answer)
         return True
 
-    def _oldest_code(self, store: Blocking) -> int:
+    def _oldest_code(self, store: BlockingStore) -> int:
         """The version that the tables ask for. They may have changed so much that a heartbeat no longer fits them; the
         table that says so never changes. 0 when it cannot be read."""
         try:
@@ -190,7 +190,7 @@ class ThreadLifeline:
         except Exception:  # noqa: BLE001  the heartbeat's own error is reported
             return 0
 
-    def _ask(self, store: Blocking, pulse: Pulse, sent_at: float) -> Beat:
+    def _ask(self, store: BlockingStore, pulse: Pulse, sent_at: float) -> Beat:
         if not (pulse.held or pulse.hosted or pulse.renewals):  # one statement, without a transaction around it
             return store.call(show_life, pulse.worker, pulse.active, me=pulse.me)
         return store.call(

@@ -40,17 +40,17 @@ _LONGEST_NAME = 200
 attempted: ContextVar[Holding | None] = ContextVar("holdfast_attempt", default=None)  # whose code runs
 
 
-class _Spent(NamedTuple):
+class _ThreadTime(NamedTuple):
     """Seconds of a thread: on a processor, and ready to run without one."""
 
     ran: float
     starved: float
 
 
-_NOTHING = _Spent(0.0, 0.0)
+_NOTHING = _ThreadTime(0.0, 0.0)
 
 
-class _Sight(NamedTuple):
+class _LoopSample(NamedTuple):
     """What is on the loop now. `holding` is None for code that is not of a handler."""
 
     name: str
@@ -59,16 +59,16 @@ class _Sight(NamedTuple):
 
 
 @dataclass
-class _Stretch:
+class _SilentSpan:
     """A time without a tick, and what was seen in it."""
 
     ticked: float  # the last tick before it
-    spent: _Spent  # before it
+    spent: _ThreadTime  # before it
     unseen: float = 0.0  # seconds of it in which nobody could look
-    had: _Spent = _NOTHING  # what the loop's thread had since then, at the last look
+    had: _ThreadTime = _NOTHING  # what the loop's thread had since then, at the last look
     looks: dict[str, int] = field(default_factory=dict)
     began: dict[str, float] = field(default_factory=dict)  # from when on each of them may have held the loop
-    sight: _Sight | None = None  # the last of what was seen most
+    sight: _LoopSample | None = None  # the last of what was seen most
     told: bool = False  # a line has said that it lasts
     blamed: bool = False
 
@@ -91,8 +91,8 @@ class LoopWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = self._native = 0
         self._looked = 0.0
-        self._stretch: _Stretch | None = None
-        self._spent_before: _Spent | None = None  # at the last look at a loop that was not held
+        self._stretch: _SilentSpan | None = None
+        self._spent_before: _ThreadTime | None = None  # at the last look at a loop that was not held
         self._said: dict[str, float] = {}  # when a kind had its last line
         self._unsaid: dict[str, int] = {}  # how often it had none since then
         self._last: tuple[LoopHold, float] | None = None  # and when it was over, by this process's clock
@@ -124,7 +124,7 @@ class LoopWatch:
             self._spent_before = self._spent()
             return False
         if stretch is None:
-            stretch = self._stretch = _Stretch(ticked, self._spent_before)
+            stretch = self._stretch = _SilentSpan(ticked, self._spent_before)
         if pause > 4 * self.every:
             stretch.unseen += min(pause, now - ticked)
         sight = self._on_the_loop()
@@ -150,10 +150,10 @@ class LoopWatch:
         ago = self._clock.monotonic() - over
         return hold._replace(ago=round(ago, 1)) if ago < _KEPT else None
 
-    def _judge(self, stretch: _Stretch, sight: _Sight, now: float) -> bool:
+    def _judge(self, stretch: _SilentSpan, sight: _LoopSample, now: float) -> bool:
         """Whether what was seen is blamed for the first time, or a line was written."""
         ran, starved = self._spent()
-        had = stretch.had = _Spent(ran - stretch.spent.ran, starved - stretch.spent.starved)
+        had = stretch.had = _ThreadTime(ran - stretch.spent.ran, starved - stretch.spent.starved)
         lasted = _lasted(stretch, sight, now)
         if had.ran < self._patience and lasted - had.ran < max(self._patience, had.starved):
             return False
@@ -166,7 +166,7 @@ class LoopWatch:
         self._write(sight, hold, now)
         return True
 
-    def _end(self, stretch: _Stretch, over: float) -> bool:
+    def _end(self, stretch: _SilentSpan, over: float) -> bool:
         sight = stretch.sight
         assert sight is not None
         hold = LoopHold(sight.name, round(_lasted(stretch, sight, over), 1), 0.0)
@@ -177,7 +177,7 @@ class LoopWatch:
             self._unsaid[sight.name] = self._unsaid.get(sight.name, 0) + 1
         return True
 
-    def _write(self, sight: _Sight, hold: LoopHold, now: float) -> None:
+    def _write(self, sight: _LoopSample, hold: LoopHold, now: float) -> None:
         unsaid, self._said[sight.name] = self._unsaid.pop(sight.name, 0), now
         more = f" It did so {unsaid} more times since the last such line." if unsaid else ""
         extra: dict[str, Any] = {"worker": self._worker, "seconds": hold.seconds}
@@ -193,7 +193,7 @@ class LoopWatch:
         )
         log_with_traceback(log, logging.WARNING, words, sight.stack, extra)
 
-    def _on_the_loop(self) -> _Sight | None:
+    def _on_the_loop(self) -> _LoopSample | None:
         """What runs on the loop now; None: nothing, it waits or starves."""
         task, frame = asyncio.current_task(self._loop), sys._current_frames().get(self._thread)
         if task is None or frame is None:
@@ -202,7 +202,7 @@ class LoopWatch:
         holding, frames = self._find_holding(task, frame, getattr(coroutine, "cr_frame", None))
         name = getattr(coroutine, "__qualname__", type(coroutine).__name__)
         named = f"task {shown(name)}" if holding is None else f"handler {shown(holding.lease.kind)}"
-        return _Sight(named[:_LONGEST_NAME], holding, stack_of(frames))
+        return _LoopSample(named[:_LONGEST_NAME], holding, stack_of(frames))
 
     def _find_holding(
         self, task: asyncio.Task[Any], frame: FrameType | None, root: FrameType | None
@@ -229,15 +229,15 @@ class LoopWatch:
         known = isinstance(holding, Holding) and self._holdings.has(holding)
         return (holding if known else None), frames
 
-    def _spent(self) -> _Spent:
+    def _spent(self) -> _ThreadTime:
         """What the loop's thread has had so far; 0 where the system does not say."""
         try:
             ran, starved = Path(f"/proc/self/task/{self._native}/schedstat").read_text().split()[:2]
-            return _Spent(int(ran) / 1e9, int(starved) / 1e9)
+            return _ThreadTime(int(ran) / 1e9, int(starved) / 1e9)
         except (OSError, ValueError):
             return _NOTHING
 
 
-def _lasted(stretch: _Stretch, sight: _Sight, until: float) -> float:
+def _lasted(stretch: _SilentSpan, sight: _LoopSample, until: float) -> float:
     """For how long it has held the loop."""
     return until - stretch.began[sight.name] - stretch.unseen - stretch.had.starved

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from holdfast.clock import Ports
-from holdfast.kernel.claim import Look, LookNote, tell_look
+from holdfast.kernel.claim import LookNote, SharedLook, tell_look
 from holdfast.kernel.database import Database, urgent
-from holdfast.kernel.rows import Sight
+from holdfast.kernel.rows import Observation
 from holdfast.kernel.workers import look
 from holdfast.settings import Settings
 from holdfast.workers.duties import Duties
@@ -64,11 +64,11 @@ class Crowd:
         pause = self._limit * (1 + self._ports.random.random() / 2 if hinted else _EARLIEST)
         return pause <= now - self._told_at < math.inf
 
-    def looked(self, asked_at: float, answered: int, *, telling: bool) -> None:
+    def looked(self, asked_at: float, answered: int, *, speaking: bool) -> None:
         """Note a look of our own, by our clock and by the store's."""
         self._asked_at, self._answered = asked_at, answered
         self._youngest = max(self._youngest, asked_at)
-        if telling or self._told_at == -math.inf:
+        if speaking or self._told_at == -math.inf:
             self._told_at = asked_at
 
     def rest(self, limit: float, *, due: float | None, latest: float, alone: bool) -> None:
@@ -81,7 +81,7 @@ class Crowd:
         self._latest = max(latest, self._next)
         self._due = now + due if due is not None and due < pause else math.inf
 
-    def heard(self, looks: Iterable[Look], *, many: bool) -> bool:
+    def heard(self, looks: Iterable[SharedLook], *, many: bool) -> bool:
         """Take in that others have looked; False when we should look at once.
 
         Their looks count from when they were made, not from when we heard of them: by the store's clock, since our own
@@ -104,14 +104,14 @@ class Crowd:
                     self._put_off(each)
         return True
 
-    def _put_off(self, look: Look) -> None:
+    def _put_off(self, look: SharedLook) -> None:
         """The younger look has seen everything that was due in ours."""
         self._limit = self._pause_leased if look.leased else self._pause
         self._due = math.inf
         self._next = self._youngest + self._drawn(self._limit)
         self._asks_by = self._youngest + self._drawn(self._pause)
 
-    def _put_off_watching(self, look: Look, made_at: float) -> None:
+    def _put_off_watching(self, look: SharedLook, made_at: float) -> None:
         if not self._alone and made_at > self._asked_at:
             self._limit = self._pause_leased if look.leased else self._pause
             self._next = max(self._next, min(made_at + self._drawn(self._limit), self._asks_by))
@@ -126,14 +126,14 @@ class Crowd:
         return min(self._next, self._due, self._latest) - self._ports.clock.monotonic()
 
 
-class Serving(Protocol):
+class ServedRoutes(Protocol):
     """Who is looked for: the routes it serves."""
 
     @property
     def served(self) -> list[int]: ...
 
 
-class Learning(Protocol):
+class RouteLearner(Protocol):
     """How those routes become known."""
 
     @property
@@ -141,7 +141,7 @@ class Learning(Protocol):
 
     def forget(self) -> None: ...
 
-    async def after(self, sight: Sight, now: float) -> bool: ...
+    async def after(self, sight: Observation, now: float) -> bool: ...
 
 
 class Claims(Protocol):
@@ -151,14 +151,14 @@ class Claims(Protocol):
     def probed(self) -> bool: ...
 
 
-class Polling:
+class Poller:
     def __init__(  # noqa: PLR0913  the parts of a worker that a look concerns
         self,
         database: Database,
         ports: Ports,
         settings: Settings,
-        routing: Serving,
-        known_routes: Learning,
+        routing: ServedRoutes,
+        known_routes: RouteLearner,
         *,
         claims: Claims,
         sweeper: Sweeper,
@@ -207,21 +207,21 @@ class Polling:
             await self._act(sight, asked_at, hinted=hinted)
             await self._pause()
 
-    async def _act(self, sight: Sight, asked_at: float, *, hinted: bool) -> None:
+    async def _act(self, sight: Observation, asked_at: float, *, hinted: bool) -> None:
         crowded = sight.alive > self._database.crowd
-        telling = crowded and self._crowd.may_speak(asked_at, hinted=hinted)
-        self._crowd.looked(asked_at, sight.now, telling=telling)
-        self._duties.heed(sight, crowded=crowded)
+        speaking = crowded and self._crowd.may_speak(asked_at, hinted=hinted)
+        self._crowd.looked(asked_at, sight.now, speaking=speaking)
+        self._duties.update(sight, crowded=crowded)
         if await self._known_routes.after(sight, asked_at):
             self._work.set()  # this look did not ask for them
-        if hinted or telling or asked_at - self._polled_at >= self._poll - self._pause_at_most:
+        if hinted or speaking or asked_at - self._polled_at >= self._poll - self._pause_at_most:
             self._polled_at = asked_at
             if sight.pending or not self._claims.probed:  # the first claim says whether it is empty
                 self._work.set()
-        watching = self._watches(sight, crowded=crowded, telling=telling)
+        watching = self._watches(sight, crowded=crowded, speaking=speaking)
         due = any(at is not None and at <= sight.now for at in (sight.next_due, sight.next_opening))
         moved = False
-        if due or watching or telling or asked_at - self._swept_at >= self._sweep:
+        if due or watching or speaking or asked_at - self._swept_at >= self._sweep:
             self._swept_at = asked_at
             if moved := await self._sweeper.sweep(sight, watching=watching):
                 self._work.set()  # a hint may never come
@@ -234,11 +234,11 @@ class Polling:
         if not moved and not self._sweeper.misses and not self.settled:
             self.settled = True
             self._work.set()  # only a claim says whether anything is left
-        if telling:
-            await self._database.transact(tell_look, Look(sight.now, bool(sight.leased)))
+        if speaking:
+            await self._database.transact(tell_look, SharedLook(sight.now, bool(sight.leased)))
         self._rest(sight, crowded=crowded, watching=watching)
 
-    def _watches(self, sight: Sight, *, crowded: bool, telling: bool) -> bool:
+    def _watches(self, sight: Observation, *, crowded: bool, speaking: bool) -> bool:
         """Whether to look after the presence of others: of who runs jobs, and in a crowd of who holds a duty.
 
         In a crowd, the worker that looks for all of them does, and continues while a worker is missing.
@@ -246,9 +246,9 @@ class Polling:
         if not crowded:
             return self._sweeper.misses or self._sweeper.watches(self._worker(), sight)
         elsewhere = sight.leased_elsewhere or sight.duties_held > len(self._duties.held)
-        return self._sweeper.misses or (telling and elsewhere)
+        return self._sweeper.misses or (speaking and elsewhere)
 
-    def _rest(self, sight: Sight, *, crowded: bool, watching: bool) -> None:
+    def _rest(self, sight: Observation, *, crowded: bool, watching: bool) -> None:
         limit = self._sweeper.pause(watching=bool(sight.leased) if crowded else watching)
         due = self._sweeper.due(sight, next_tick=self._duties.tick(sight))
         alone = not crowded or self._sweeper.misses or self._duties.schedules

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from holdfast.kernel.rows import Held, Lease
+from holdfast.kernel.rows import Lease, LeaseRef
 from holdfast.kernel.workers import HANGING, LOOP, LoopHold
 from holdfast.settings import Settings
 
@@ -91,7 +91,7 @@ class Holdings:
     def all(self) -> list[Holding]:
         return list(self._by_lease.values())
 
-    def named(self) -> list[Held]:
+    def named(self) -> list[LeaseRef]:
         """Read from the heartbeat thread too: one atomic copy, then no shared state."""
         return [holding.lease.held for holding in list(self._by_lease.values())]
 
@@ -147,7 +147,7 @@ class Slots:
         self.ready.remove(holding)
         return True
 
-    def overstaying(self, since: float) -> list[Holding]:
+    def take_overdue(self, since: float) -> list[Holding]:
         """Take out those that were lost more than once and have waited here since then. Who dies beside them would cost
         them one more rescue before they have run, so they go back to the store, where a free worker finds them."""
         found = [holding for holding in self.ready if holding.lease.rescues > 1 and holding.claimed_at <= since]
@@ -190,8 +190,8 @@ class WorkerSlots(dict[str, Slots]):
             slots.ready.clear()
         return found
 
-    def overstaying(self, since: float) -> list[Holding]:
-        return [holding for slots in self.values() for holding in slots.overstaying(since)]
+    def take_overdue(self, since: float) -> list[Holding]:
+        return [holding for slots in self.values() for holding in slots.take_overdue(since)]
 
     def taken(self, served: Collection[str], hanging: tuple[int, int], hold: LoopHold | None) -> str:
         """As JSON, for each group that is served: how many slots it has, and how many of them are taken.

@@ -22,13 +22,13 @@ from holdfast.clock import Ports
 from holdfast.durations import microseconds
 from holdfast.errors import VERSION, Unavailable
 from holdfast.kernel import epoch, pools, workers
-from holdfast.kernel.database import Database, unheeded
+from holdfast.kernel.database import Database, ignore_change
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.leases import Beat, OwnRow
 from holdfast.kernel.migrate import code_version
 from holdfast.kernel.rows import Ending, Lease, Route
 from holdfast.kernel.workers import Registration
-from holdfast.observe import unnoted
+from holdfast.observe import without_audit
 from holdfast.settings import Settings
 from holdfast.workers.duties import Duties
 from holdfast.workers.endings import Endings
@@ -36,7 +36,7 @@ from holdfast.workers.layer import Chore
 from holdfast.workers.leaps import tolerance
 from holdfast.workers.lifeline import Lifeline, Pulse, ThreadLifeline
 from holdfast.workers.loop_watch import LoopWatch
-from holdfast.workers.poll import Claims, Learning, Polling, Serving
+from holdfast.workers.poll import Claims, Poller, RouteLearner, ServedRoutes
 from holdfast.workers.role import Role
 from holdfast.workers.sweeper import Sweeper
 from holdfast.workers.telemetry import WorkerTelemetry
@@ -75,7 +75,7 @@ async def register(
     routes: Sequence[Route],
     settings: Settings,
     *,
-    presence_changed: Callable[[], None] = unheeded,
+    presence_changed: Callable[[], None] = ignore_change,
 ) -> int:
     """Write the row, then show presence; returns the worker's number. A live worker of that id refuses.
 
@@ -112,32 +112,32 @@ class Station:
         database: Database,
         ports: Ports,
         settings: Settings,
-        telling: WorkerTelemetry,
+        telemetry: WorkerTelemetry,
         *,
         chores: Sequence[Chore],
-        routing: Serving,
-        known_routes: Learning,
+        routing: ServedRoutes,
+        known_routes: RouteLearner,
         claims: Claims,
         work: asyncio.Event,
         settled: Callable[[Lease, Ending, str | None], None],
-        tended: Callable[[], None] = unheeded,
+        tended: Callable[[], None] = ignore_change,
         watch: LoopWatch | None = None,
         lifeline: Lifeline | None = None,
     ) -> None:
         """`work` is set when there may be something to claim; `settled` hears what became of an ending, and `tended` of
         each round of duties. `watch` is the watch over the event loop, which the lifeline keeps."""
-        self.id = telling.worker
+        self.id = telemetry.worker
         self.code = code_version(database.dialect)
         self._database = database
         self._ports = ports
         self._settings = settings
-        self._telling = telling
+        self._telemetry = telemetry
         self._work = work
         self._tended = tended
-        self.endings = Endings(database, ports, telling, batch=settings.batch, settled=settled)
+        self.endings = Endings(database, ports, telemetry, batch=settings.batch, settled=settled)
         self.duties = Duties(database, ports, settings, chores)
         self._sweeper = Sweeper(database, ports, settings)
-        self.polling = Polling(
+        self.polling = Poller(
             database,
             ports,
             settings,
@@ -151,14 +151,14 @@ class Station:
         )
         beat = settings.heartbeat.total_seconds()
         self._lifeline = lifeline or ThreadLifeline(
-            database, ports, beat, tolerance(settings), watch, worker=telling.worker
+            database, ports, beat, tolerance(settings), watch, worker=telemetry.worker
         )
         self._coming = ""  # the next incarnation, kept until its registration is answered
         self._linked_until = float("-inf")
         self._warned = False
         self._heard_at = float("inf")
         self._loops: list[asyncio.Task[None]] = []
-        self._mending: asyncio.Task[None] | None = None
+        self._repairing: asyncio.Task[None] | None = None
         self.row = StationRow(0, "", 0)
 
     # To come
@@ -181,7 +181,7 @@ class Station:
         seq = await register(self._database, who, routes, self._settings, presence_changed=self._lifeline.poke)
         self.row, self._coming = StationRow(seq, who.incarnation, 0), ""
         self._link(asked_at)
-        self._telling.registered(seq, who)
+        self._telemetry.registered(seq, who)
 
     def begin(
         self,
@@ -195,7 +195,7 @@ class Station:
         `Lifeline.start`."""
         self._lifeline.start(compose, heard)
         longest_pause = self._settings.reconnect_cap.total_seconds()
-        with unnoted():  # what handlers change is work
+        with without_audit():  # what handlers change is work
             for name, loop in {"tick": tick, "poll": self.polling.run, "claim": claim, "duties": self._tend}.items():
                 self.keep(survive(loop, self.id, self._ports, longest_pause=longest_pause), f"{name} of {self.id}")
 
@@ -229,7 +229,7 @@ class Station:
 
     def is_refused(self, sent_at: float, beat: Beat) -> bool:
         """Take in the answer to a heartbeat; True when the store has no place for this worker any more."""
-        self._telling.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
+        self._telemetry.timed("heartbeat.done", sent_at, self.seq, renewed=len(beat.renewed), lost=len(beat.lost))
         if beat.registered:
             self.row = self.row._replace(last_beat=beat.now or 0)
             self._link(sent_at)
@@ -245,26 +245,26 @@ class Station:
         linked = self._is_linked()
         if not linked and not self._warned:
             self._warned = True
-            self._telling.unlinked(self.seq)
+            self._telemetry.unlinked(self.seq)
         return linked
 
     @property
-    def forsaken(self) -> bool:
+    def store_is_silent(self) -> bool:
         """Whether the store has answered no heartbeat for three TTLs."""
         return self._ports.clock.monotonic() - self._heard_at > 3 * self._settings.worker_ttl.total_seconds()
 
-    def mend(self, mending: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def repair(self, repairing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """One at a time: whatever makes it necessary shows again."""
-        if self._mending is None or self._mending.done():
-            self._mending = asyncio.create_task(mending())
+        if self._repairing is None or self._repairing.done():
+            self._repairing = asyncio.create_task(repairing())
 
     async def judge(self) -> workers.WorkerStanding:
         """After a refusal: what became of the row. Where it is still there, heartbeats continue from what it says."""
         standing = await self._database.transact(workers.judge_self, self.row.incarnation)
         if standing.live or not standing.known:
-            self._telling.set_back(self.seq)
+            self._telemetry.set_back(self.seq)
         else:
-            self._telling.lost_contact(self.seq)
+            self._telemetry.lost_contact(self.seq)
         if standing.live:
             self.row = self.row._replace(last_beat=0)
         else:  # if the number is another's now, so is the sign
@@ -275,7 +275,7 @@ class Station:
         """The store gave a token out twice: it was set back."""
         with contextlib.suppress(Unavailable):  # the next such token says so again
             await self._database.transact(epoch.bump)
-            self._telling.set_back(self.seq)
+            self._telemetry.set_back(self.seq)
 
     def _is_linked(self) -> bool:
         return self._ports.clock.monotonic() < self._linked_until
@@ -298,7 +298,7 @@ class Station:
         """End the loops."""
         for task in self._loops:
             task.cancel()
-        await asyncio.gather(*self._loops, *([self._mending] if self._mending else ()), return_exceptions=True)
+        await asyncio.gather(*self._loops, *([self._repairing] if self._repairing else ()), return_exceptions=True)
 
     async def finish(self) -> None:
         """Beat no more, and give up the endings that the store has not taken."""

@@ -21,7 +21,7 @@ from holdfast.kernel.cancel import cancel_free_family
 from holdfast.kernel.database import Database
 from holdfast.kernel.lanes import open_lanes
 from holdfast.kernel.leases import expire, lapsed, take_expiry_turn
-from holdfast.kernel.rows import Lost, Moved, Sight
+from holdfast.kernel.rows import LostJob, MovedJob, Observation
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import overdue, wake
 from holdfast.kernel.watch import ahead_of_clock, bring_back
@@ -39,7 +39,7 @@ WATCHERS = 5
 _WATCH_US = 4_000_000
 
 
-class Missed(NamedTuple):
+class MissedPresence(NamedTuple):
     """A worker whose presence was not there."""
 
     since: float  # this process's clock
@@ -51,7 +51,7 @@ class Sweeper:
         self._database = database
         self._ports = ports
         self._settings = settings
-        self._missed: dict[int, Missed] = {}
+        self._missed: dict[int, MissedPresence] = {}
         self.gave_up = False  # somebody, at the last sweep
         self._again: set[int] = set()  # given up at the last sweep: what was locked then is taken back at the next
         self._store_clock = StoreClock(ports.clock, tolerance(settings))
@@ -61,7 +61,7 @@ class Sweeper:
         self._ask_back_at = float("-inf")  # once in any case: a worker that has just come did not see the clock go back
         self._ask_back_until = float("-inf")
 
-    async def judge_clock(self, sight: Sight, asked_at: float) -> bool:
+    async def judge_clock(self, sight: Observation, asked_at: float) -> bool:
         """Note the store's time; True when its clock went back and what was written before has been brought back."""
         now = self._ports.clock.monotonic()
         if self._store_clock.is_new and sight.silent and await self._seems_to_have_leapt(sight):
@@ -94,7 +94,7 @@ class Sweeper:
         self._ask_back_at = now + pause if now < self._ask_back_until else float("inf")
         return back
 
-    async def _seems_to_have_leapt(self, sight: Sight) -> bool:
+    async def _seems_to_have_leapt(self, sight: Observation) -> bool:
         """For a worker that has just come and did not see it: are there others that live and look dead?"""
         since = sight.now - microseconds(self._settings.worker_ttl)
         beats = await self._database.transact(workers.present_workers)
@@ -112,7 +112,7 @@ class Sweeper:
         while await self._database.transact(bring_back, **ttls, limit=LIMIT):
             pass
 
-    def watches(self, worker: int, sight: Sight) -> bool:
+    def watches(self, worker: int, sight: Observation) -> bool:
         """Whether this worker looks after the presence of others now, where looks are not announced.
 
         In a large fleet a few do, others every few seconds: all of them would cost the server more than the jobs, and
@@ -123,7 +123,7 @@ class Sweeper:
         turn = sight.now // _WATCH_US
         return (worker * 2_654_435_761 + turn * 2_246_822_519) % 4_294_967_291 % sight.alive < WATCHERS
 
-    async def sweep(self, sight: Sight, *, watching: bool = True) -> bool:
+    async def sweep(self, sight: Observation, *, watching: bool = True) -> bool:
         """Do what a look showed to be due; True when that may have left something to claim."""
         moved = self.gave_up = False
         trusted = self._ports.clock.monotonic() >= self._held_until
@@ -164,7 +164,7 @@ class Sweeper:
             await self.expire(gone)
         return self.gave_up
 
-    async def _finds_lapsed(self, sight: Sight) -> bool:
+    async def _finds_lapsed(self, sight: Observation) -> bool:
         """Whether a lease ran out. That is asked of all that runs, so in a large fleet one asks for all of them.
 
         They take turns in the store: the first that looks after the pause asks. So it does not matter who believes to
@@ -181,7 +181,7 @@ class Sweeper:
                 return False
         return await self._database.transact(lapsed, until=sight.now)
 
-    async def _drain(self, operation: Callable[..., Awaitable[int | Sequence[Moved]]]) -> bool:
+    async def _drain(self, operation: Callable[..., Awaitable[int | Sequence[MovedJob]]]) -> bool:
         """Repeat a bounded operation while there is more for it to do; True when there was anything."""
         moved = False
         while True:
@@ -200,10 +200,10 @@ class Sweeper:
         grace = self._settings.presence_grace.total_seconds()
         return {worker for worker, missed in self._missed.items() if now - missed.since >= grace}
 
-    def _miss(self, worker: int, now: float, last_beat: int) -> Missed:
+    def _miss(self, worker: int, now: float, last_beat: int) -> MissedPresence:
         """A worker that has beaten since it was missed is alive: the wait for it starts again."""
         before = self._missed.get(worker)
-        return before if before is not None and before.last_beat == last_beat else Missed(now, last_beat)
+        return before if before is not None and before.last_beat == last_beat else MissedPresence(now, last_beat)
 
     @property
     def misses(self) -> bool:
@@ -217,7 +217,7 @@ class Sweeper:
             pause = min(pause, self._settings.presence_grace.total_seconds() / 2)
         return pause
 
-    def due(self, sight: Sight, *, next_tick: int | None) -> float | None:
+    def due(self, sight: Observation, *, next_tick: int | None) -> float | None:
         """In how many seconds something is due. If it is due now, there may be another right behind it."""
         moments = [at for at in (sight.next_due, sight.next_opening, next_tick) if at is not None]
         return max(_DUE_LOOK, (min(moments) - sight.now) / 1e6) if moments else None
@@ -236,7 +236,7 @@ class Sweeper:
             if len(moved) < LIMIT:
                 return total > 0
 
-    def _tell(self, moved: Sequence[Lost]) -> None:
+    def _tell(self, moved: Sequence[LostJob]) -> None:
         failed = [job for job in moved if job.state == State.FAILED]
         back = [job for job in moved if job.state != State.FAILED]
         for job in back[:_NAMED]:
@@ -252,5 +252,5 @@ class Sweeper:
         self._ports.tell("job.rescued", {"jobs": len(moved), "failed": len(failed)}, ids=tuple(job.id for job in moved))
 
 
-def _passed(moment: int | None, sight: Sight) -> bool:
+def _passed(moment: int | None, sight: Observation) -> bool:
     return moment is not None and moment <= sight.now

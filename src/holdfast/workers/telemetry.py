@@ -19,7 +19,7 @@ from holdfast.kernel.ids import JobId
 from holdfast.kernel.rows import Ending, Lease, NewJob
 from holdfast.kernel.states import State
 from holdfast.kernel.workers import Registration
-from holdfast.observe import TRACE, Received, SentJobs, Spans
+from holdfast.observe import TRACE, ReceivedJob, SentJobs, Spans
 from holdfast.outcomes import Outcome
 from holdfast.text import first_line, log_with_traceback, plural, shown
 from holdfast.workers.slots import Holding
@@ -181,7 +181,7 @@ class WorkerTelemetry:
     def unlinked(self, incarnation: int) -> None:
         extra = {"worker": self._worker, "incarnation": incarnation}
         said = "worker %s claims no jobs until one of its heartbeats reaches the store: others may count it as lost"
-        level = logging.DEBUG if self._ports.outages.are_told else logging.WARNING
+        level = logging.DEBUG if self._ports.outages.are_logged else logging.WARNING
         log.log(level, said, self._worker, extra=extra)
 
     def too_old(self, code: int, oldest_code: int) -> None:
@@ -224,7 +224,7 @@ class WorkerTelemetry:
 
     async def _traced(self, spans: Spans, lease: Lease, run: Awaitable[Outcome | None]) -> Outcome | None:
         number = lease.attempts + 1
-        received = Received(lease.kind, lease.queue, lease.id, self._worker, number, lease.metadata, lease.payload)
+        received = ReceivedJob(lease.kind, lease.queue, lease.id, self._worker, number, lease.metadata, lease.payload)
         with spans.processing(received) as span:
             outcome = await run
             span.conclude(outcome)

@@ -19,10 +19,10 @@ from holdfast.clock import Clock, Ports
 from holdfast.durations import microseconds, next_tick
 from holdfast.errors import DuplicateWorker, LeaseLost, PlaceLost, Unavailable
 from holdfast.kernel.complete import release
-from holdfast.kernel.database import Database, unheeded
+from holdfast.kernel.database import Database, ignore_change
 from holdfast.kernel.ids import JobId, new_id
 from holdfast.kernel.leases import Beat, return_unnamed
-from holdfast.kernel.rows import Ending, Held, Lease
+from holdfast.kernel.rows import Ending, Lease, LeaseRef
 from holdfast.kernel.schedules import put_schedule
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import park
@@ -30,9 +30,9 @@ from holdfast.outcomes import Cancel, Done, Fail, Outcome, Park, Settled, Snooze
 from holdfast.settings import Settings
 from holdfast.text import message_of, traceback_of
 from holdfast.workers.attempt import HANDLER, Attempts, Processes, called, ended_by, interrupted, outcome_of
-from holdfast.workers.claims import Claimed, Claiming, Hints, KnownRoutes, Routing
+from holdfast.workers.claims import Claimed, ClaimLoop, Hints, KnownRoutes, RouteTable
 from holdfast.workers.definitions import Definition, Registry
-from holdfast.workers.endings import as_written
+from holdfast.workers.endings import ending_after
 from holdfast.workers.layer import Layer
 from holdfast.workers.lifeline import Lifeline, Pulse
 from holdfast.workers.loop_watch import LoopWatch, attempted
@@ -92,7 +92,7 @@ async def parked(
 # nobody retires it for the rest it had before.
 
 
-class Idle(asyncio.Event):
+class IdleEvent(asyncio.Event):
     """Set while nothing is held."""
 
     def __init__(self, clock: Clock, stirs: Callable[[], None]) -> None:
@@ -175,25 +175,25 @@ class Worker:
         self._ttl_us = microseconds(settings.lease_ttl)
         self.holdings = Holdings()
         self._stuck: Collection[Holding] = ()  # what ran when the time of a drain was over
-        self._dropped: deque[Held] = deque(maxlen=_DROPPED)
+        self._dropped: deque[LeaseRef] = deque(maxlen=_DROPPED)
         self._has_unnamed = False  # the store may have leases under its number that it does not know
         self._slots = WorkerSlots(registry.groups, settings)
         self._started = 0
         self._pace = Pace()
-        self._routing = Routing(role.served_queues, self._capabilities(), registry.slots_of)
+        self._routing = RouteTable(role.served_queues, self._capabilities(), registry.slots_of)
         self._known_routes = KnownRoutes(database, settings, registry, self._routing, self._capabilities)
         self._threads = ThreadPoolExecutor(settings.threads or settings.concurrency, "holdfast-job")
         self._attempts = Attempts(database, ports, settings, self._threads, processes, groups=registry.groups)
         self._tasks = AttemptTasks(self._attempt)
-        self.telling = WorkerTelemetry(ports, self.id)
-        self._claims = Claiming(database, ports, settings, self._routing, self.telling)
+        self.telemetry = WorkerTelemetry(ports, self.id)
+        self._claims = ClaimLoop(database, ports, settings, self._routing, self.telemetry)
         self._watch = LoopWatch(ports.clock, settings, self.holdings, self.id, (Worker._attempt.__code__, HANDLER))
         self._work = asyncio.Event()  # there may be something to claim
         self._station = Station(
             database,
             ports,
             settings,
-            self.telling,
+            self.telemetry,
             chores=registry.chores,
             routing=self._routing,
             known_routes=self._known_routes,
@@ -214,7 +214,7 @@ class Worker:
             work=self._work,
             cancelled=lambda workers: self._station.poke() if self.seq in workers else None,
         )
-        self._idle = Idle(ports.clock, self._station.poke if role.pool else unheeded)
+        self._idle = IdleEvent(ports.clock, self._station.poke if role.pool else ignore_change)
         self._quiet = asyncio.Event()  # nothing held and nothing to claim: `until="empty"` is reached
         self.tended = asyncio.Event()  # its first round of duties is done
         self.warmed = asyncio.Event()  # what its first attempts would have waited for is ready, or cannot be
@@ -251,7 +251,7 @@ class Worker:
         preparations = attended(self._registry.layers, self._capabilities(), self.warmed)
         self._station.keep(preparations, f"warm-up of {self.id}")
 
-    async def run(self, started: Callable[[], None] = unheeded, ready: Callable[[], None] = unheeded) -> None:
+    async def run(self, started: Callable[[], None] = ignore_change, ready: Callable[[], None] = ignore_change) -> None:
         """Work until stopped, or until what the role asks for is reached; then leave cleanly.
 
         `ready` is called when what the first attempts would wait for is there, a provider's SDK for example, or takes
@@ -280,7 +280,7 @@ class Worker:
     async def _stop(self, grace: float | None) -> None:
         self.leaving.set()
         patience = self.grace if grace is None else grace
-        self.telling.drains()
+        self.telemetry.drains()
         await self._station.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HAND_BACK), self._claiming:  # what a claim under way brings is handed back too
@@ -325,7 +325,7 @@ class Worker:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
             await self._processes.close()
-        self.telling.stopped(self.seq, self._started, left=len(self.holdings))
+        self.telemetry.stopped(self.seq, self._started, left=len(self.holdings))
 
     # Registration
 
@@ -388,7 +388,7 @@ class Worker:
             older = self.holdings.find(lease.seq, lease.epoch, lease.token)
             if older is not None:  # a token given out twice: the store was set back, and does not know the first
                 self._lose(older)
-                self._station.mend(self._station.raise_epoch)
+                self._station.repair(self._station.raise_epoch)
                 continue  # nobody renews it, so it comes back, under another epoch
             self._started += 1
             holding = self.holdings.add(lease, claimed.sent_at, fence_at=fence_at, slots=claimed.slots)
@@ -418,7 +418,7 @@ class Worker:
             elif isinstance(outcome, Park):
                 await self._park(holding, outcome)
             elif isinstance(outcome, Settled):
-                self.telling.ended_itself(holding)
+                self.telemetry.ended_itself(holding)
                 self._forget(holding)
             else:
                 self._end(holding, outcome)
@@ -446,14 +446,14 @@ class Worker:
         holding.ending = True
         definition = self._registry.definitions.get(holding.lease.kind)
         holding.awaited = not isinstance(outcome, Done) and self.awaited(holding.lease.id)
-        written = as_written(holding.lease, outcome, definition, self._settings, self._ports.random)
+        written = ending_after(holding.lease, outcome, definition, self._settings, self._ports.random)
         self._station.endings.put(holding.lease, written)
 
     def _on_settled(self, lease: Lease, ending: Ending, state: str | None) -> None:
         """The store has the ending, and the job is in this state; None: the lease was lost."""
         if (holding := self.holdings.forget(lease)) is None:
             return
-        self.telling.settled(holding, ending, state)
+        self.telemetry.settled(holding, ending, state)
         if state == State.SCHEDULED:
             self._look.set()  # for when it is due
         self._check_idle()
@@ -485,7 +485,7 @@ class Worker:
         returned = await self._database.transact(return_unnamed, seq, incarnation, known, limit=limit)
         self._has_unnamed = returned == limit
         if returned:
-            self.telling.returned(seq, returned)
+            self.telemetry.returned(seq, returned)
 
     def _conclude(self) -> None:
         """Nothing is claimable. A worker that holds nothing either, and leaves then, first does what is due and looks
@@ -506,14 +506,14 @@ class Worker:
         elapsed = begun - holding.claimed_at
         holding.entered = True
         attempt = self._attempts.run(definition, holding, now_us=lease.claimed_at + round(elapsed * 1e6))
-        return await (self.telling.attempt(holding, attempt, elapsed) if self._ports.events.heard else attempt)
+        return await (self.telemetry.attempt(holding, attempt, elapsed) if self._ports.events.heard else attempt)
 
     async def _park(self, holding: Holding, wish: Park) -> None:
         match await parked(self._database, self._ports, holding, wish):
             case "parked":
                 if wish.timeout is not None:
                     self._look.set()  # for when it is due
-                self.telling.parked(holding)
+                self.telemetry.parked(holding)
                 self._forget(holding)
             case "lost":
                 self._drop(holding)
@@ -534,7 +534,7 @@ class Worker:
 
     def _drop(self, holding: Holding) -> None:
         self._dropped.append(holding.lease.held)
-        self.telling.lost(holding)
+        self.telemetry.lost(holding)
         self._forget(holding)
 
     def _forget(self, holding: Holding) -> None:
@@ -552,12 +552,12 @@ class Worker:
         """Show that the loop runs, and stop what may no longer be acted on."""
         while True:
             now = self._watch.tick()
-            if self._role.pool and self._station.forsaken and self._stopping is None:
+            if self._role.pool and self._station.store_is_silent and self._stopping is None:
                 self._begin_to_stop()
             for holding in self.holdings.all():
                 if now >= holding.fence_at and holding.stop is not Stop.LOST and not holding.ending:
                     self._lose(holding)
-            for holding in self._slots.overstaying(now - _STAY):
+            for holding in self._slots.take_overdue(now - _STAY):
                 self._end(holding, Snooze("1s"))
             await self._ports.clock.sleep(self._settings.tick.total_seconds())
 
@@ -579,12 +579,12 @@ class Worker:
     def _on_beat(self, sent_at: float, beat: Beat) -> None:
         refused = self._station.is_refused(sent_at, beat)
         if (too_old := beat.oldest_code > self._station.code) and self._stopping is None:
-            self.telling.too_old(self._station.code, beat.oldest_code)
+            self.telemetry.too_old(self._station.code, beat.oldest_code)
         if beat.draining or too_old:  # someone asked for it in the store, or migrated it
             retired = self._role.pool and not too_old  # what such a worker may still have claimed it finishes
             self._begin_to_stop(self._settings.lease_ceiling.total_seconds() if retired else None)
         if refused and not self.leaving.is_set():
-            self._station.mend(self._register_again)
+            self._station.repair(self._register_again)
         if beat.registered and beat.leases > len(beat.renewed):  # a claim is under way, or its answer was lost
             self._has_unnamed = True
             self._work.set()

@@ -25,7 +25,7 @@ from holdfast.kernel.database import Database, Operation
 from holdfast.kernel.drivers import connect
 from holdfast.testing.clock import LabClock
 from holdfast.testing.crashes import Commit, CrashPlan, When, WorkerLife, mortal_tasks
-from holdfast.testing.crew import Heart, SeenTraffic, Wire, WireProcesses
+from holdfast.testing.crew import LabLifeline, SeenTraffic, Wire, WireProcesses
 from holdfast.workers.isolation.pool import ProcessPool
 from holdfast.workers.role import Role
 from holdfast.workers.worker import Worker
@@ -158,7 +158,7 @@ class Hand:
         )
         self._wire = wire = Wire(database, life, self._plan, SeenTraffic())
         self._processes = WireProcesses(wire, ProcessPool(settings.concurrency))
-        heart = Heart(wire, life, self._ports, settings)
+        heart = LabLifeline(wire, life, self._ports, settings)
         self._worker = Worker(
             core_of(self.app).registry,
             wire,

@@ -12,7 +12,7 @@ from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.options import moment_us
 from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session
-from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.core import AgentsCore, AppPart
 from holdfast.agents.definition import AgentSpec, Limits
 from holdfast.agents.events.reader import ENDED
 from holdfast.agents.listings import CallFilters, call_page, count_calls, shown_page
@@ -24,7 +24,7 @@ from holdfast.client import handles
 from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.kernel import codec
-from holdfast.kernel.failure_groups import FailureTraits, Likeness, likeness
+from holdfast.kernel.failure_groups import FailureKey, FailureMatch, likeness
 from holdfast.values import Bulk, Page, place
 from holdfast.values.jobs import FailureRecord, StatRecord
 
@@ -85,7 +85,7 @@ async def _agent_of(app: AgentsCore, run: RunRecord) -> Agent[Any]:
 async def change_some(
     listing: Callable[..., Awaitable[Page[RunRecord]]],
     choice: RunChoice,
-    like: Callable[[str | None, str | None, Sequence[FailureTraits]], Awaitable[Likeness]],
+    like: Callable[[str | None, str | None, Sequence[FailureKey]], Awaitable[FailureMatch]],
     change: Callable[[RunRecord], Awaitable[object]],
     *,
     ended: bool,
@@ -108,11 +108,11 @@ async def change_some(
     return Bulk(matched=len(fitting), changed=changed, refused=refused, next=page.next, dry_run=dry_run)
 
 
-def _traits(run: RunRecord) -> FailureTraits:
-    return FailureTraits(run.tenant, run.agent_name, run.error_type, run.error)
+def _traits(run: RunRecord) -> FailureKey:
+    return FailureKey(run.tenant, run.agent_name, run.error_type, run.error)
 
 
-class CountedRuns(Reaching):
+class CountedRuns(AppPart):
     """Of everybody, or of one tenant."""
 
     _tenant: str | None
@@ -153,7 +153,7 @@ class CountedRuns(Reaching):
             self._transact, now_us, subject=of, kind=kind, tenant=whose, since=since, limit=limit
         )
 
-    async def _like(self, error: str | None, message: str | None, among: Sequence[FailureTraits]) -> Likeness:
+    async def _like(self, error: str | None, message: str | None, among: Sequence[FailureKey]) -> FailureMatch:
         return await self._transact(likeness, "runs", error, message, among)
 
     async def call(self, id: str) -> CallRecord:

@@ -17,7 +17,7 @@ from holdfast.agents.api.run import Run
 from holdfast.agents.api.session import Session, TenantSessionOptions, new_session
 from holdfast.agents.batches import steps
 from holdfast.agents.content import Prompt
-from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.core import AgentsCore, AppPart
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.lanes import let_through, list_lanes
 from holdfast.agents.listings import (
@@ -125,7 +125,7 @@ _TREE = 1_000  # runs of one tree
 _NAMED = 1_000  # agents among which the name that was meant is looked for
 
 
-class Collection(Reaching):
+class Collection(AppPart):
     """What is in the store of one kind, for everybody or as one tenant sees it."""
 
     def __init__(self, app: AgentsCore, tenant: str | None = None) -> None:
@@ -476,7 +476,7 @@ class AgentsList(Collection):
         return agent_of(await self._transact(put_agent, agent))
 
 
-class StoredAgent(Reaching):
+class StoredAgent(AppPart):
     """An agent that is in the store, by its id: `await hf.agents[id].enqueue("…")` runs it.
 
     Nobody needs to define it in code: a worker that has its tools serves it.
@@ -628,7 +628,7 @@ class BatchesList(Collection):
 # Closed lanes as a program sees them: `hf.lanes`.
 
 
-class LanesList(Reaching):
+class LanesList(AppPart):
     """`hf.lanes`: the lanes to providers that are closed now."""
 
     def __init__(self, app: AgentsCore) -> None:

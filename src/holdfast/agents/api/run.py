@@ -13,10 +13,10 @@ from holdfast.agents import queries
 from holdfast.agents.api.options import check_model
 from holdfast.agents.api.results import result_of, usage_of
 from holdfast.agents.content import Prompt, blocks_of, check_blocks, check_fresh, content_of
-from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.core import AgentsCore, AppPart
 from holdfast.agents.definition import Limits, Mode, as_stored
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.forks.fork import ForkWish, Origin, find_fork, find_origin, fork_run
+from holdfast.agents.forks.fork import ForkOrigin, ForkRequest, find_fork, find_origin, fork_run
 from holdfast.agents.forks.past import Policy, Tools
 from holdfast.agents.listings import list_messages, list_runs
 from holdfast.agents.people.inquiries import inquiries_below
@@ -71,7 +71,7 @@ class ForkOptions(NamedTuple):
     key: str | None
     mode: Mode = "streaming"
 
-    def for_origin(self, origin: Origin, app: AgentsCore, tenant: str | None) -> ForkWish:
+    def for_origin(self, origin: ForkOrigin, app: AgentsCore, tenant: str | None) -> ForkRequest:
         """The fork of this run, as the store is asked for it."""
         self._check()
         settings, ports = app.settings, app.runtime().ports
@@ -92,7 +92,7 @@ class ForkOptions(NamedTuple):
             blocks = blocks_of(self.prompt)
             check_fresh(blocks, ports.clock.wall_us())
             prompt = codec.encode(blocks, what="the prompt", cap=settings.prompt_cap)
-        return ForkWish(
+        return ForkRequest(
             source=run.id,
             session=new_id(ports),
             job=job,
@@ -121,7 +121,7 @@ class ForkOptions(NamedTuple):
         validation.mapping(self.results, "results")
         validation.instance(self.limits, "limits", Limits)
 
-    def _own(self, origin: Origin) -> dict[str, Any]:
+    def _own(self, origin: ForkOrigin) -> dict[str, Any]:
         own: dict[str, Any] = codec.decode(origin.run.options)
         own = {name: value for name, value in own.items() if name != "beyond_budget"}
         own["fork"] = {"tools": self.tools}
@@ -139,7 +139,7 @@ _FAMILY = 100  # runs of one waterfall
 _MANY = 10_000  # calls on a page, unless the caller says otherwise
 
 
-class Run(Reaching, Generic[T]):
+class Run(AppPart, Generic[T]):
     """A handle on one run."""
 
     def __init__(
@@ -348,8 +348,8 @@ class Run(Reaching, Generic[T]):
         shown = below(run_of(row), family)
         absent = await self._app.runtime().absent_workers()
         history = await self._transact(read_history, row, [run.id for run in shown], absent)
-        told = history if workers and self.tenant is None else history.without_workers()
-        return [span for run in shown for span in spans_of(run, told.past(run))]
+        visible = history if workers and self.tenant is None else history.without_workers()
+        return [span for run in shown for span in spans_of(run, visible.past(run))]
 
     async def why(self) -> Why:
         """Why the run does not continue: what keeps it, and until when if that is known; else it is empty.

@@ -13,7 +13,7 @@ from holdfast.agents.compaction import commit
 from holdfast.agents.compaction.compactor import CompactionStats
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.content import Prompt
-from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.core import AgentsCore, AppPart
 from holdfast.agents.definition import Limits, Mode
 from holdfast.agents.events.log import Changes
 from holdfast.agents.forks.fork import fork_session
@@ -87,7 +87,7 @@ class Answering(Protocol[RunT_co]):
     async def enqueue(self, *args: Any, **options: Any) -> RunT_co: ...
 
 
-class Session(Reaching):
+class Session(AppPart):
     """A conversation: its runs execute one after the other.
 
     `hf.session(key)` is a handle; `await` it to have the session made and its id known, or just use it.

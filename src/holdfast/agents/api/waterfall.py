@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
-from holdfast.agents.listing_rows import HeldStretch
+from holdfast.agents.listing_rows import LeaseInterval
 from holdfast.agents.money.budgets import BudgetWait
 from holdfast.agents.rows import RunRow
 from holdfast.agents.runs.why import why
-from holdfast.agents.statements import LookingSql
+from holdfast.agents.statements import RunTreesSql
 from holdfast.agents.values import CallRecord, RunRecord, Turn, call_of, turn_of
 from holdfast.errors import NotFound
 from holdfast.kernel.database import Transaction, reading
@@ -179,7 +179,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedPerson:
+class PersonInterval:
     """A time in which a person was asked, about a call or about the run itself."""
 
     run: str
@@ -192,7 +192,7 @@ class AskedPerson:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPast:
+class RunHistory:
     """What is known of one run besides itself. `held` is by the id of the run or of a call of it.
 
     `free_at` is when the run before it in its session ended, `open_reason` what holds it now.
@@ -202,7 +202,7 @@ class RunPast:
     turns: Sequence[Turn] = ()
     calls: Sequence[CallRecord] = ()
     held: Mapping[str, Sequence[HeldInterval]] = field(default_factory=dict)
-    asked: Sequence[AskedPerson] = ()
+    asked: Sequence[PersonInterval] = ()
     free_at: datetime | None = None
     open_reason: tuple[Cause, str] | None = None
 
@@ -216,7 +216,7 @@ def below(top: RunRecord, family: Sequence[RunRecord]) -> list[RunRecord]:
     return [run for run in family if run.id in inside]
 
 
-def spans_of(run: RunRecord, past: RunPast) -> list[Span]:
+def spans_of(run: RunRecord, past: RunHistory) -> list[Span]:
     """The run with its waits, and in it each turn with its attempts and calls, each call with its own."""
     held = past.held.get(run.id, ())
     spans = [_run(run, held), *_waited(run.id, run.depth, _run_waits(run, past, held))]
@@ -267,7 +267,7 @@ def _turn(turn: Turn, id: str, run: RunRecord, held: Sequence[HeldInterval]) -> 
     )
 
 
-def _call(call: CallRecord, turn: str, run: RunRecord, past: RunPast) -> list[Span]:
+def _call(call: CallRecord, turn: str, run: RunRecord, past: RunHistory) -> list[Span]:
     held = past.held.get(call.id, ())
     whole = Span(
         kind="call",
@@ -288,7 +288,7 @@ def _call(call: CallRecord, turn: str, run: RunRecord, past: RunPast) -> list[Sp
     return [whole, *_waited(call.id, run.depth, waited), *_attempts(call.id, call.id, run.depth, dead)]
 
 
-def _run_waits(run: RunRecord, past: RunPast, held: Sequence[HeldInterval]) -> list[WaitInterval]:
+def _run_waits(run: RunRecord, past: RunHistory, held: Sequence[HeldInterval]) -> list[WaitInterval]:
     known = [_person(each) for each in past.asked if each.run == run.id and each.call is None]
     if past.free_at is not None and past.free_at > run.created_at:
         known.append(
@@ -300,7 +300,7 @@ def _run_waits(run: RunRecord, past: RunPast, held: Sequence[HeldInterval]) -> l
     return waits(run.created_at, run.finalized_at, past.now, held, known=known, busy=busy, open_reason=past.open_reason)
 
 
-def _person(asked: AskedPerson) -> KnownInterval:
+def _person(asked: PersonInterval) -> KnownInterval:
     what = {
         "approval": f"{asked.name} waited for approval",
         "review": f"{asked.name} waited for a review",
@@ -382,15 +382,15 @@ class History:
     turns: Mapping[str, Sequence[Turn]]
     calls: Mapping[str, Sequence[CallRecord]]
     held: Mapping[str, Sequence[HeldInterval]]
-    asked: Mapping[str, Sequence[AskedPerson]]
+    asked: Mapping[str, Sequence[PersonInterval]]
     free_at: datetime | None
     open_reason: Reason | None
     shows_workers: bool = True
 
-    def past(self, run: RunRecord) -> RunPast:
+    def past(self, run: RunRecord) -> RunHistory:
         """What of it concerns one run."""
         mine = run.id == self.top
-        return RunPast(
+        return RunHistory(
             now=self.now,
             turns=self.turns.get(run.id, ()),
             calls=self.calls.get(run.id, ()),
@@ -422,17 +422,17 @@ def _for_tenant(held: HeldInterval) -> HeldInterval:
 async def read_history(tx: Transaction, top: RunRow, ids: Sequence[str], absent: Collection[int] = ()) -> History:
     """The history of a run and of the runs below it, which `ids` names; bounded."""
     runs = list(ids)
-    turns = await tx.many(LookingSql.turns_below, ids=runs, limit=_TURNS)
-    calls = await tx.many(LookingSql.calls_below, ids=runs, limit=_CALLS)
-    asked = await tx.many(LookingSql.asked_below, ids=runs, limit=_ASKED)
-    before = await tx.one(LookingSql.run_before, session=top.session, created_at=top.created_at, id=top.id)
+    turns = await tx.many(RunTreesSql.turns_below, ids=runs, limit=_TURNS)
+    calls = await tx.many(RunTreesSql.calls_below, ids=runs, limit=_CALLS)
+    asked = await tx.many(RunTreesSql.asked_below, ids=runs, limit=_ASKED)
+    before = await tx.one(RunTreesSql.run_before, session=top.session, created_at=top.created_at, id=top.id)
     return History(
         top=top.id,
         now=moment(await now(tx)),
         turns=_grouped((row.run, turn_of(row)) for row in turns),
         calls=_grouped((row.run, call_of(row)) for row in calls),
         held=await _held(tx, runs),
-        asked=_grouped((row.run, value_of(AskedPerson, row)) for row in asked),
+        asked=_grouped((row.run, value_of(PersonInterval, row)) for row in asked),
         free_at=None if before is None else moment(before.at),
         open_reason=None if top.finalized_at is not None else await _open_reason(tx, top.id, absent),
     )
@@ -446,12 +446,12 @@ def _grouped(pairs: Iterable[tuple[str, V]]) -> dict[str, list[V]]:
 
 
 async def _held(tx: Transaction, runs: Sequence[str]) -> dict[str, list[HeldInterval]]:
-    owners = {row.job: row.id for row in await tx.many(LookingSql.jobs_below, ids=runs, limit=_STRETCHES)}
-    rows = await tx.many(LookingSql.stretches, seqs=sorted(owners), limit=_STRETCHES)
+    owners = {row.job: row.id for row in await tx.many(RunTreesSql.jobs_below, ids=runs, limit=_STRETCHES)}
+    rows = await tx.many(RunTreesSql.stretches, seqs=sorted(owners), limit=_STRETCHES)
     return _grouped((owners[row.job], _stretch(row)) for row in rows)
 
 
-def _stretch(row: HeldStretch) -> HeldInterval:
+def _stretch(row: LeaseInterval) -> HeldInterval:
     return HeldInterval(
         worker=row.worker,
         outcome=row.outcome,

@@ -17,10 +17,10 @@ from typing import Any, Literal
 from holdfast.agents.batches import steps
 from holdfast.agents.batches.records import BatchRow, OpenRequest
 from holdfast.agents.batches.results import MISSING, NOT_STORED, NOT_SUBMITTED, Collector, apply, find_asked_calls
-from holdfast.agents.batches.steps import Gathering, batch_lane
+from holdfast.agents.batches.steps import BatchDestination, batch_lane
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.fallback import is_played_here
-from holdfast.agents.forks.past import Records
+from holdfast.agents.forks.past import RecordedCalls
 from holdfast.agents.lanes import after, close_and_wait, list_lanes, wait_for_lane
 from holdfast.agents.money.cost import Spent, spent_on
 from holdfast.agents.rows import LoadedRun
@@ -58,7 +58,7 @@ _AWAY = frozenset({"rate_limit", "overloaded", "server", "connect", "timeout"})
 
 
 @dataclass(slots=True)
-class _Read:
+class _Download:
     """What a download has brought."""
 
     lines: int = 0
@@ -196,10 +196,10 @@ class _BatchJob:
             raise ModelFailure("bad_request", f"model {row.model} does not support batches", bought="no")
         return model
 
-    def _where(self, row: BatchRow) -> Gathering:
+    def _where(self, row: BatchRow) -> BatchDestination:
         """Where what has to be asked again goes."""
         wait = microseconds(self._loop.settings.batch_wait)
-        return Gathering(row.lane, row.model, row.credential, new_id(self._loop.ports), wait)
+        return BatchDestination(row.lane, row.model, row.credential, new_id(self._loop.ports), wait)
 
     async def _submit(self, row: BatchRow) -> Outcome | None:
         model = self._model(row)
@@ -256,7 +256,7 @@ class _BatchJob:
     async def _disown(self, model: Batches, status: BatchStatus) -> None:
         """Another worker has taken the batch over; what this one submitted late must not stay unknown."""
         orphan = new_id(self._loop.ports)
-        if await self._ctx.database.transact(steps.disown, self._id, status.id, orphan):
+        if await self._ctx.database.transact(steps.adopt_orphan, self._id, status.id, orphan):
             log.warning("the provider's %s came too late for batch %s and is cancelled", status.id, self._id)
             with contextlib.suppress(ModelFailure):  # the holder of its job tries again
                 await model.cancel_batch(status.id)
@@ -382,7 +382,7 @@ class _BatchJob:
         assert row.provider_id is not None
         await self._tell_runs(RunState.BATCH_SUBMITTING, RunState.BATCH_PROCESSING)
         await self._tell_runs(RunState.BATCH_PENDING, RunState.BATCH_PROCESSING)
-        read = _Read()
+        read = _Download()
         try:
             await self._read(row, read)
         except ModelFailure as failure:
@@ -391,7 +391,7 @@ class _BatchJob:
         await self._answer_all(row, MISSING, {"type": MISSING, "message": _MISSING})
         return await self._end(BatchState.ENDED, None, "collected")
 
-    async def _read(self, row: BatchRow, read: _Read) -> None:
+    async def _read(self, row: BatchRow, read: _Download) -> None:
         """Apply the results as they come, and count them in `read`."""
         assert row.provider_id is not None
         chunk: list[BatchLine] = []
@@ -411,7 +411,7 @@ class _BatchJob:
             raise
         read.news += await self._apply(row, chunk)
 
-    async def _cut_short(self, row: BatchRow, read: _Read, failure: ModelFailure) -> Outcome | None:
+    async def _cut_short(self, row: BatchRow, read: _Download, failure: ModelFailure) -> Outcome | None:
         """The results were not read to their end: they are read again, but not for ever. None: that was enough.
 
         They are paid for, and kept for weeks: so if the provider is away, the job waits for it. Only a
@@ -458,7 +458,7 @@ class _BatchJob:
         calls = await self._ctx.database.transact(find_asked_calls, lines, self._is_played_here, parse)
         approving = await ask_rule(loop.approving, calls)
 
-        def deciding(run: LoadedRun, spec: AgentSpec, number: int, records: Records) -> Decider:
+        def deciding(run: LoadedRun, spec: AgentSpec, number: int, records: RecordedCalls) -> Decider:
             return Decider(run, spec, number, loop.settings, approving, records, loop.reading)
 
         def spent(model: str, usage: dict[str, Any]) -> Spent:

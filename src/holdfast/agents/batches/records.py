@@ -91,7 +91,7 @@ class OpenRequest(NamedTuple):
     model: str
 
 
-class Applied(NamedTuple):
+class AppliedResult(NamedTuple):
     custom_id: str
     outcome: str
     body: str | None  # the answer, if it is kept for another worker
@@ -114,7 +114,9 @@ class RequestRow(NamedTuple):
 _PACKAGE = "holdfast.agents.sql"
 
 
-class BatchesSql(Statements, package=_PACKAGE, file="batches.sql", rows={"requests": NewRequest, "applied": Applied}):
+class BatchesSql(
+    Statements, package=_PACKAGE, file="batches.sql", rows={"requests": NewRequest, "applied": AppliedResult}
+):
     find_gathering: One[BatchId]
     open_batch: One[BatchId]
     add_requests: Exec

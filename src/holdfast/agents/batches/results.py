@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.agents.batches.records import Applied, BatchesSql, OpenRequest
-from holdfast.agents.batches.steps import Gathering, add_requests, channel_of_run
+from holdfast.agents.batches.records import AppliedResult, BatchesSql, OpenRequest
+from holdfast.agents.batches.steps import BatchDestination, add_requests, channel_of_run
 from holdfast.agents.compaction.automatic import compact_after
 from holdfast.agents.content import readable
 from holdfast.agents.definition import DEFAULT_ATTEMPTS, AgentSpec
 from holdfast.agents.events.log import Changes, state_change
-from holdfast.agents.forks.past import Records, load_records
+from holdfast.agents.forks.past import RecordedCalls, load_records
 from holdfast.agents.money.budgets import charge
 from holdfast.agents.money.cost import Spent
 from holdfast.agents.money.limits import is_last
 from holdfast.agents.people.questions import channel_of
-from holdfast.agents.rows import LoadedRun, MailOf, RunEnd
+from holdfast.agents.rows import LoadedRun, RunEnd, RunMail
 from holdfast.agents.runs.decision import AskedCall, Decider, Decision, asked_calls, repair_calls
 from holdfast.agents.runs.end import (
     Conclusion,
@@ -101,7 +101,7 @@ class Collector(NamedTuple):
 
     batch: str
     serves: Callable[[LoadedRun], bool]  # whether this run is played here, so that what follows is decided here
-    deciding: Callable[[LoadedRun, AgentSpec, int, Records], Decider]
+    deciding: Callable[[LoadedRun, AgentSpec, int, RecordedCalls], Decider]
     spent: Callable[[str, dict[str, Any]], Spent]
     parse: Callable[[str], AgentSpec]
     prefix: str
@@ -109,13 +109,13 @@ class Collector(NamedTuple):
     linked: Callable[[Decision], Decision] = lambda decision: decision  # names the present span in what is called
 
 
-class _Case(NamedTuple):
+class _RequestResult(NamedTuple):
     """One request, its run, and what the provider said of it."""
 
     request: OpenRequest
     run: LoadedRun
     line: BatchLine
-    records: Records = Records()  # what a fork may be answered with
+    records: RecordedCalls = RecordedCalls()  # what a fork may be answered with
 
     @property
     def wanted(self) -> bool:
@@ -124,7 +124,9 @@ class _Case(NamedTuple):
         return waits and self.request.turn_state == TurnState.BATCHED
 
 
-async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: Collector, where: Gathering) -> int:
+async def apply(
+    tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: Collector, where: BatchDestination
+) -> int:
     """Apply results to the runs that wait for them; returns how many were new.
 
     A batch that came late may bring answers to requests which have been submitted again since: an answer is one, but
@@ -142,7 +144,7 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
         return 0
     loaded = {run.id: run for run in await tx.many(RunsSql.load_runs, jobs=[each.job for each in requests])}
     waiting = {job.seq for job in locked if job.state == State.WAITING}
-    cases = [_Case(each, loaded[each.run], by_id[each.custom_id]) for each in requests if each.run in loaded]
+    cases = [_RequestResult(each, loaded[each.run], by_id[each.custom_id]) for each in requests if each.run in loaded]
     changes = Changes(by.prefix)
     live = [case for case in cases if case.wanted and case.run.job in waiting]
     late = [case for case in cases if not (case.wanted and case.run.job in waiting)]
@@ -154,7 +156,7 @@ async def apply(tx: Transaction, lease: Lease, lines: Sequence[BatchLine], by: C
     await _apply_failed(tx, [case for case in live if not _is_usable(case.line)], by, changes, where)
     await _account(tx, late, by)
     bodies = {case.request.custom_id: to_json(case.line.message) for case in kept}
-    applied = [Applied(id, by_id[id].type, bodies.get(id)) for id in (each.custom_id for each in requests)]
+    applied = [AppliedResult(id, by_id[id].type, bodies.get(id)) for id in (each.custom_id for each in requests)]
     stored = Counter(each.id for each in await tx.many(BatchesSql.apply_requests, applied=applied))
     for batch, n in sorted(stored.items()):
         await tx.run(BatchesSql.count_applied, id=batch, n=n)
@@ -190,9 +192,11 @@ async def _family(tx: Transaction, ids: Iterable[str]) -> list[int]:
     return lock_order(kin)
 
 
-async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collector, changes: Changes) -> list[_Case]:
+async def _apply_succeeded(
+    tx: Transaction, cases: Sequence[_RequestResult], by: Collector, changes: Changes
+) -> list[_RequestResult]:
     """Store answers; returns those whose type raised. Each of these is kept for its run, which reads it by itself."""
-    unread: list[_Case] = []
+    unread: list[_RequestResult] = []
     if not cases:
         return unread
     mails = {mail.run: mail for mail in await tx.many(InboxSql.mails, runs=[case.run.id for case in cases])}
@@ -215,7 +219,7 @@ async def _apply_succeeded(tx: Transaction, cases: Sequence[_Case], by: Collecto
     return unread
 
 
-async def _keep(tx: Transaction, cases: Sequence[_Case], changes: Changes) -> None:
+async def _keep(tx: Transaction, cases: Sequence[_RequestResult], changes: Changes) -> None:
     """Answers to runs of another program: its worker decides, by its own rules and prices. They wait for it."""
     if not cases:
         return
@@ -225,7 +229,7 @@ async def _keep(tx: Transaction, cases: Sequence[_Case], changes: Changes) -> No
     await resolve(tx, [Resolution(case.run.job, channel_of_run(case.run.id), State.PENDING) for case in cases])
 
 
-async def _move(tx: Transaction, cases: Sequence[_Case], state: RunState, changes: Changes) -> None:
+async def _move(tx: Transaction, cases: Sequence[_RequestResult], state: RunState, changes: Changes) -> None:
     """Runs that wait go to another state."""
     for before in sorted({case.run.state for case in cases} - {state}):
         runs = [case.run for case in cases if case.run.state == before]
@@ -237,7 +241,7 @@ async def _move(tx: Transaction, cases: Sequence[_Case], state: RunState, change
             changes.tell(run.id, "run_state", moved, topic="run_state")
 
 
-class _Earlier(NamedTuple):
+class _PriorTurns(NamedTuple):
     """What came before an answer: the ids of calls, the text that it continues with, and whether one did not fit."""
 
     taken: frozenset[str]
@@ -245,12 +249,12 @@ class _Earlier(NamedTuple):
     corrected: bool = False
 
 
-async def _earlier(tx: Transaction, case: _Case) -> _Earlier:
+async def _earlier(tx: Transaction, case: _RequestResult) -> _PriorTurns:
     taken = await _taken(tx, case)
     if not case.run.continued:
-        return _Earlier(taken)
+        return _PriorTurns(taken)
     window = await tx.many(MessagesSql.window, session=case.run.session, branch=case.run.branch)
-    return _Earlier(taken, said_before(window, case.run.id, case.request.turn), was_corrected(window))
+    return _PriorTurns(taken, said_before(window, case.run.id, case.request.turn), was_corrected(window))
 
 
 def _conclusion(each: CommittedTurn) -> Conclusion:
@@ -258,7 +262,7 @@ def _conclusion(each: CommittedTurn) -> Conclusion:
     return each.decision.conclusion
 
 
-async def _taken(tx: Transaction, case: _Case) -> frozenset[str]:
+async def _taken(tx: Transaction, case: _RequestResult) -> frozenset[str]:
     """The ids of the calls before an answer that calls something."""
     if not _calls_something(case.line):
         return frozenset()
@@ -270,7 +274,7 @@ def _calls_something(line: BatchLine) -> bool:
     return any(block.get("type") == CLIENT_USE for block in (line.message or {}).get("content") or ())
 
 
-def _turned(case: _Case, by: Collector, mail: MailOf | None, earlier: _Earlier) -> CommittedTurn:
+def _turned(case: _RequestResult, by: Collector, mail: RunMail | None, earlier: _PriorTurns) -> CommittedTurn:
     """What follows from an answer, as from one that was streamed."""
     run, number = case.run, case.request.turn
     reply, repairs = repair_calls(reply_of(case.line.message or {}, case.request.model), run.id, number, earlier.taken)
@@ -296,7 +300,7 @@ def _is_usable(line: BatchLine) -> bool:
     return blocks and isinstance(line.message.get("usage") or {}, dict)
 
 
-def _decided(case: _Case, reply: Reply, by: Collector, earlier: _Earlier) -> Decision:
+def _decided(case: _RequestResult, reply: Reply, by: Collector, earlier: _PriorTurns) -> Decision:
     spec, number = by.parse(case.run.definition), case.request.turn
     deciding = by.deciding(case.run, spec, number, case.records)
     return by.linked(deciding.decide(reply, earlier.text, corrected=earlier.corrected))
@@ -318,13 +322,13 @@ def _resolution(each: CommittedTurn) -> Resolution:
 
 
 async def _apply_failed(
-    tx: Transaction, cases: Sequence[_Case], by: Collector, changes: Changes, where: Gathering
+    tx: Transaction, cases: Sequence[_RequestResult], by: Collector, changes: Changes, where: BatchDestination
 ) -> None:
     """Ask again, or fail the run: by what went wrong and how often it has."""
-    again: list[_Case] = []
-    ended: list[_Case] = []
+    again: list[_RequestResult] = []
+    ended: list[_RequestResult] = []
     for case in cases:
-        kind, text = _trouble(case.line)
+        kind, text = _error_of(case.line)
         changes.tell(
             case.run.id,
             "turn_failed",
@@ -350,7 +354,7 @@ def _attempts(run: LoadedRun, by: Collector) -> int:
         return DEFAULT_ATTEMPTS
 
 
-def _trouble(line: BatchLine) -> tuple[str, str]:
+def _error_of(line: BatchLine) -> tuple[str, str]:
     if line.message is not None:
         return "malformed", "the answer cannot be stored: it is not made of blocks"
     error: dict[str, Any] = line.error or {}
@@ -359,7 +363,7 @@ def _trouble(line: BatchLine) -> tuple[str, str]:
     return kind, redacted((inner or {}).get("message") or f"the request {line.type}", _LONGEST)
 
 
-async def _repair_results(tx: Transaction, case: _Case, refusal: ContentRefusal, changes: Changes) -> bool:
+async def _repair_results(tx: Transaction, case: _RequestResult, refusal: ContentRefusal, changes: Changes) -> bool:
     """Where a result of a tool was refused: replace it, and let the run be played again, with another request."""
     run, turn = case.run, case.request.turn
     rows = await tx.many(BatchesSql.request_body, ids=[case.request.custom_id]) if turn > 1 else []
@@ -373,7 +377,7 @@ async def _repair_results(tx: Transaction, case: _Case, refusal: ContentRefusal,
     return True
 
 
-async def _fail(tx: Transaction, case: _Case, why: str, changes: Changes) -> None:
+async def _fail(tx: Transaction, case: _RequestResult, why: str, changes: Changes) -> None:
     error = {"kind": BATCH_ERROR, "message": why}
     await tx.run(BatchesSql.fail_batched, run=case.run.id, number=case.request.turn, error=to_json(error))
     await end_runs(tx, [RunEnd(case.run.id, RunState.FAILED, error_type=BATCH_ERROR, error=why)], changes)
@@ -381,7 +385,9 @@ async def _fail(tx: Transaction, case: _Case, why: str, changes: Changes) -> Non
     await resolve(tx, [Resolution(case.run.job, channel, State.FAILED, error=error_json(BATCH_ERROR, why))])
 
 
-async def _ask_again(tx: Transaction, cases: Sequence[_Case], changes: Changes, where: Gathering) -> None:
+async def _ask_again(
+    tx: Transaction, cases: Sequence[_RequestResult], changes: Changes, where: BatchDestination
+) -> None:
     if not cases:
         return
     bodies = {
@@ -405,7 +411,7 @@ def _may_be_bought(line: BatchLine) -> bool:
     return line.type in (MISSING, NOT_STORED) or line.message is not None
 
 
-async def _account(tx: Transaction, cases: Sequence[_Case], by: Collector) -> None:
+async def _account(tx: Transaction, cases: Sequence[_RequestResult], by: Collector) -> None:
     """Charge for answers that nobody reads: by their usage, or as answers that may have been bought."""
     open_ones = [case for case in cases if case.request.turn_state == TurnState.BATCHED and _may_be_bought(case.line)]
     doubted = [case.run.id for case in open_ones if not _usage(case)]
@@ -422,11 +428,11 @@ async def _account(tx: Transaction, cases: Sequence[_Case], by: Collector) -> No
         await charge(tx, each.run.session, each.answer.spent.cost_nano)
 
 
-def _usage(case: _Case) -> dict[str, Any]:
+def _usage(case: _RequestResult) -> dict[str, Any]:
     return (case.line.message or {}).get("usage") or {}
 
 
-def _unread(case: _Case, by: Collector) -> Answer:
+def _unread(case: _RequestResult, by: Collector) -> Answer:
     message = case.line.message or {}
     model = str(message.get("model") or case.request.model)
     return Answer(model, [], str(message.get("stop_reason") or ""), by.spent(model, _usage(case)), None)

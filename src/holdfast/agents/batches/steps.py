@@ -36,7 +36,7 @@ _TRIES = 20
 _BATCHED = CallMode("batch", TurnState.BATCHED, RunState.BATCH_SUBMITTING)
 
 
-class Gathering(NamedTuple):
+class BatchDestination(NamedTuple):
     """Where a request goes: the lane it shares with others, and the id of a batch, should none be gathering."""
 
     lane: str
@@ -60,7 +60,7 @@ def custom_id(run: str, turn: int, attempt: int) -> str:
     return f"{run}_{turn}_{attempt}"
 
 
-async def gather(tx: Transaction, where: Gathering) -> str:
+async def gather(tx: Transaction, where: BatchDestination) -> str:
     """The batch that is gathering for a lane; opened, with its job, if there is none."""
     given = {"lane": where.lane, "model": where.model, "credential": where.credential}
     for _ in range(_TRIES):
@@ -79,7 +79,7 @@ async def defer(  # noqa: PLR0917  what begins a turn, and where it goes
     prompt: Sequence[dict[str, Any]],
     intent: Intent,
     body: str,
-    where: Gathering,
+    where: BatchDestination,
     within_us: int | None = None,
 ) -> BeginResult:
     """Store a turn's request for the next batch, and let the run wait for the answer.
@@ -114,7 +114,9 @@ async def _done_before(tx: Transaction, play: Play) -> BeginResult:
     raise LeaseLost(lease.id, lease.fence)
 
 
-async def add_requests(tx: Transaction, where: Gathering, requests: Sequence[tuple[LoadedRun, int, int, str]]) -> None:
+async def add_requests(
+    tx: Transaction, where: BatchDestination, requests: Sequence[tuple[LoadedRun, int, int, str]]
+) -> None:
     """Requests of runs, each with its turn, the number of its attempt and its body, for their lane's next batch."""
     batch = await gather(tx, where)
     rows = [
@@ -140,7 +142,7 @@ async def find_batch(tx: Transaction, id: str) -> BatchRow | None:
     return await tx.one(BatchesSql.find_batch, id=id)
 
 
-async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> list[str]:
+async def close(tx: Transaction, lease: Lease, row: BatchRow, where: BatchDestination) -> list[str]:
     """Take no more requests. What is beyond the provider's limits goes with the next batch.
 
     Returns the ids of requests each of which is too large for any batch.
@@ -164,7 +166,7 @@ async def close(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) 
     return too_large
 
 
-async def split(tx: Transaction, lease: Lease, row: BatchRow, where: Gathering) -> None:
+async def split(tx: Transaction, lease: Lease, row: BatchRow, where: BatchDestination) -> None:
     """Give the second half to a batch of its own; a second time, with the same new id, gives nothing."""
     await leases.hold(tx, lease)
     if await tx.one(BatchesSql.split_batch, id=where.fresh, batch=row.id) is None:
@@ -245,7 +247,7 @@ async def take(tx: Transaction, lease: Lease, id: str, provider_id: str) -> bool
     return row is not None and row.provider_id == provider_id
 
 
-async def disown(tx: Transaction, id: str, provider_id: str, orphan: JobId) -> bool:
+async def adopt_orphan(tx: Transaction, id: str, provider_id: str, orphan: JobId) -> bool:
     """What one who was overtaken knows: the provider has a batch of these requests.
 
     The worker that looks for it has it now. If it was submitted again meanwhile, this one is known as an orphan, with a

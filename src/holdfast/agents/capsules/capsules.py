@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.agents.capsules.records import (
+    CapsuleAgent,
+    CapsuleCall,
+    CapsuleEvent,
+    CapsuleInquiry,
+    CapsuleJob,
+    CapsuleMessage,
+    CapsuleRun,
+    CapsuleSession,
     CapsulesSql,
-    KeptAgent,
-    KeptCall,
-    KeptEvent,
-    KeptInquiry,
-    KeptJob,
-    KeptMessage,
-    KeptRun,
-    KeptSession,
-    KeptSteer,
-    KeptTurn,
-    KeptVersion,
+    CapsuleSteer,
+    CapsuleTurn,
+    CapsuleVersion,
 )
 from holdfast.agents.forks.fork import EDITED
 from holdfast.agents.forks.past import Purpose, as_played
@@ -45,30 +45,32 @@ from holdfast.kernel.database import Transaction, reading, unbound
 from holdfast.kernel.drivers import connect
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.settings import Settings
-from holdfast.text import Nothing, Redactor
+from holdfast.text import NoRedaction, Redactor
 
 _PARTIAL = "cancelled"
 
 
-class Contents(NamedTuple):
+class CapsuleContents(NamedTuple):
     """What is in a capsule, row by row."""
 
-    agents: list[KeptAgent]
-    versions: list[KeptVersion]
-    session: KeptSession
-    runs: list[KeptRun]
-    messages: list[KeptMessage]
+    agents: list[CapsuleAgent]
+    versions: list[CapsuleVersion]
+    session: CapsuleSession
+    runs: list[CapsuleRun]
+    messages: list[CapsuleMessage]
     blocks: list[BlockRow]
-    turns: list[KeptTurn]
-    calls: list[KeptCall]
-    events: list[KeptEvent]
-    inquiries: list[KeptInquiry]
-    steers: list[KeptSteer]
-    jobs: list[KeptJob]
+    turns: list[CapsuleTurn]
+    calls: list[CapsuleCall]
+    events: list[CapsuleEvent]
+    inquiries: list[CapsuleInquiry]
+    steers: list[CapsuleSteer]
+    jobs: list[CapsuleJob]
 
 
 @reading
-async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool, to: Purpose = "export") -> Contents:
+async def gather(
+    tx: Transaction, id: str, tenant: str | None, *, partial: bool, to: Purpose = "export"
+) -> CapsuleContents:
     """Everything of a run; `UsageError` when it has not ended, unless a part of it will do."""
     run = await tx.one(RunsSql.find_run, id=id)
     if run is None or tenant not in (None, run.tenant):
@@ -98,7 +100,7 @@ async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool,
     agents = sorted({each.agent for each in runs})
     used = {(each.agent, each.version) for each in runs}
     versions = [each for each in await tx.many(CapsulesSql.kept_versions, ids=agents) if each[:2] in used]
-    return Contents(
+    return CapsuleContents(
         agents=await tx.many(CapsulesSql.kept_agents, ids=agents),
         versions=versions,
         session=session._replace(runs=run.ordinal, generation=past.generation),
@@ -114,7 +116,7 @@ async def gather(tx: Transaction, id: str, tenant: str | None, *, partial: bool,
     )
 
 
-def as_ended(contents: Contents, now: int) -> Contents:
+def as_ended(contents: CapsuleContents, now: int) -> CapsuleContents:
     """With nothing that a worker could continue with: what is open is over, and says so."""
     return contents._replace(
         agents=[_with_version(agent, contents.versions) for agent in contents.agents],
@@ -134,12 +136,12 @@ def as_ended(contents: Contents, now: int) -> Contents:
     )
 
 
-def _with_version(agent: KeptAgent, versions: Sequence[KeptVersion]) -> KeptAgent:
+def _with_version(agent: CapsuleAgent, versions: Sequence[CapsuleVersion]) -> CapsuleAgent:
     """Its present version may not be among those that were used."""
     return agent._replace(version=max(each.version for each in versions if each.agent == agent.id))
 
 
-def _ended_run(run: KeptRun, now: int) -> KeptRun:
+def _ended_run(run: CapsuleRun, now: int) -> CapsuleRun:
     if run.finalized_at is not None:
         return run
     why = f"it was exported while it was {run.state}."
@@ -148,7 +150,7 @@ def _ended_run(run: KeptRun, now: int) -> KeptRun:
     )
 
 
-async def fill(tx: Transaction, contents: Contents) -> None:
+async def fill(tx: Transaction, contents: CapsuleContents) -> None:
     """Write it all into a database that has nothing in it yet."""
     seqs = await _add_jobs(tx, contents.jobs)
     await tx.run(CapsulesSql.keep_session, **contents.session._asdict())
@@ -173,7 +175,7 @@ async def fill(tx: Transaction, contents: Contents) -> None:
     await _add_blocks(tx, contents.blocks)
 
 
-async def _add_jobs(tx: Transaction, jobs: Sequence[KeptJob]) -> dict[int, int]:
+async def _add_jobs(tx: Transaction, jobs: Sequence[CapsuleJob]) -> dict[int, int]:
     """Their numbers here, by their numbers there. A parent has a smaller number than its children."""
     seqs: dict[int, int] = {}
     for job in jobs:
@@ -204,7 +206,7 @@ async def _add_blocks(tx: Transaction, blocks: Sequence[BlockRow]) -> None:
 _DELTAS = ("text_delta", "thinking_delta", "input_delta")
 
 
-def sealed(contents: Contents, redactor: Redactor) -> Contents:
+def sealed(contents: CapsuleContents, redactor: Redactor) -> CapsuleContents:
     """The same without secrets. Thinking after a message that was changed is not valid any more, and marked so."""
     blocks = [block._replace(body=redactor.json(block.body)) for block in contents.blocks]
     versions = [each._replace(definition=_definition(each.definition, redactor)) for each in contents.versions]
@@ -232,7 +234,7 @@ def sealed(contents: Contents, redactor: Redactor) -> Contents:
     )
 
 
-def without_traces(contents: Contents) -> Contents:
+def without_traces(contents: CapsuleContents) -> CapsuleContents:
     """The same without tracebacks, which name files of the program and have lines of them."""
     return contents._replace(
         calls=[call._replace(output=_traceless(call.output)) if call.is_error else call for call in contents.calls],
@@ -241,10 +243,10 @@ def without_traces(contents: Contents) -> Contents:
 
 
 def _traceless(text: str | None) -> str | None:
-    told = None if text is None else codec.decode(text)
-    if not isinstance(told, dict) or "trace" not in told:
+    decoded = None if text is None else codec.decode(text)
+    if not isinstance(decoded, dict) or "trace" not in decoded:
         return text
-    return _json({name: value for name, value in told.items() if name != "trace"})
+    return _json({name: value for name, value in decoded.items() if name != "trace"})
 
 
 def _definition(text: str, redactor: Redactor) -> str:
@@ -256,7 +258,7 @@ def _definition(text: str, redactor: Redactor) -> str:
     return text if redacted == codec.decode(text) else _json(redacted)
 
 
-def _run(run: KeptRun, redactor: Redactor) -> KeptRun:
+def _run(run: CapsuleRun, redactor: Redactor) -> CapsuleRun:
     return run._replace(
         input=redactor.json(run.input),
         variables=redactor.json(run.variables, "all"),
@@ -269,11 +271,11 @@ def _run(run: KeptRun, redactor: Redactor) -> KeptRun:
     )
 
 
-def _call(call: KeptCall, redactor: Redactor) -> KeptCall:
+def _call(call: CapsuleCall, redactor: Redactor) -> CapsuleCall:
     return call._replace(input=redactor.json(call.input, "arguments"), output=redactor.maybe_json(call.output))
 
 
-def _inquiry(inquiry: KeptInquiry, redactor: Redactor) -> KeptInquiry:
+def _inquiry(inquiry: CapsuleInquiry, redactor: Redactor) -> CapsuleInquiry:
     return inquiry._replace(
         data=redactor.json(inquiry.data),
         otherwise=redactor.maybe_json(inquiry.otherwise),
@@ -281,7 +283,7 @@ def _inquiry(inquiry: KeptInquiry, redactor: Redactor) -> KeptInquiry:
     )
 
 
-def _job(job: KeptJob, redactor: Redactor) -> KeptJob:
+def _job(job: CapsuleJob, redactor: Redactor) -> CapsuleJob:
     return job._replace(
         payload=redactor.json(job.payload, "arguments"),
         metadata=redactor.json(job.metadata, "all"),
@@ -294,8 +296,8 @@ def _changed(before: Sequence[BlockRow], after: Sequence[BlockRow]) -> set[str]:
     return {new.message for old, new in zip(before, after, strict=True) if old.body != new.body}
 
 
-def _marked(messages: Sequence[KeptMessage], changed: set[str]) -> list[KeptMessage]:
-    marked: list[KeptMessage] = []
+def _marked(messages: Sequence[CapsuleMessage], changed: set[str]) -> list[CapsuleMessage]:
+    marked: list[CapsuleMessage] = []
     for _, branch in groupby(messages, key=lambda message: message.branch):
         stale = False
         for message in branch:
@@ -304,14 +306,14 @@ def _marked(messages: Sequence[KeptMessage], changed: set[str]) -> list[KeptMess
     return marked
 
 
-def _events(events: Sequence[KeptEvent], redactor: Redactor) -> list[KeptEvent]:
+def _events(events: Sequence[CapsuleEvent], redactor: Redactor) -> list[CapsuleEvent]:
     said: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     read = [(event, codec.decode(event.data)) for event in events]
     for event, data in read:
         if event.type in _DELTAS:
             said[_block_of(event, data)].append(data)
     whole = {block: _without(pieces, block[1], redactor) for block, pieces in said.items()}
-    kept: list[KeptEvent] = []
+    kept: list[CapsuleEvent] = []
     for event, data in read:
         if event.type not in _DELTAS:
             kept.append(event._replace(data=redactor.json(event.data)))
@@ -321,7 +323,7 @@ def _events(events: Sequence[KeptEvent], redactor: Redactor) -> list[KeptEvent]:
     return kept
 
 
-def _block_of(event: KeptEvent, data: dict[str, Any]) -> tuple[Any, ...]:
+def _block_of(event: CapsuleEvent, data: dict[str, Any]) -> tuple[Any, ...]:
     return event.run, event.type, data.get("turn"), data.get("index")
 
 
@@ -361,12 +363,12 @@ class Exported(NamedTuple):
 
 
 async def export(
-    contents: Contents, path: Path, settings: Settings, ports: Ports, *, redact: Sequence[str] | None
+    contents: CapsuleContents, path: Path, settings: Settings, ports: Ports, *, redact: Sequence[str] | None
 ) -> Exported:
     """Write a capsule. `redact`: what else is a secret; None for a copy that nobody else sees."""
     if await asyncio.to_thread(path.exists):
         raise UsageError(f"{path} already exists; choose another file, or remove it first.")
-    redactor = Nothing() if redact is None else Redactor(redact)
+    redactor = NoRedaction() if redact is None else Redactor(redact)
     closed = sealed(as_ended(contents, ports.clock.wall_us()), redactor)
     try:
         folder = Path(await asyncio.to_thread(tempfile.mkdtemp, dir=path.parent, prefix=".capsule-"))
@@ -381,7 +383,7 @@ async def export(
     return Exported(path, closed.runs[0].root, len(closed.runs), len(closed.messages), redactor.count)
 
 
-async def _write(path: Path, contents: Contents, settings: Settings, ports: Ports) -> None:
+async def _write(path: Path, contents: CapsuleContents, settings: Settings, ports: Ports) -> None:
     url = f"sqlite:///{path}"
     database = connect(url, replace(settings, url=url, direct_url="", pooler=False), ports)
     await database.connect()

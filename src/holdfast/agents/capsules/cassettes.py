@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents.forks.past import PastStretch, lineage
+from holdfast.agents.forks.past import EarlierTurns, lineage
 from holdfast.agents.listings import list_messages, list_runs
 from holdfast.agents.money.cost import stored_usage
 from holdfast.agents.rows import RunRow, TurnRow
@@ -57,7 +57,7 @@ async def _record(tx: Transaction, run: RunRow) -> Recording | None:
     turns: list[RecordedAnswer] = []
     said: list[dict[str, Any]] = []  # since the last answer
     last: list[dict[str, Any]] = []
-    for message in _as_said(messages):
+    for message in _in_reading_order(messages):
         if message.kind != "answer":
             said += message.blocks
             continue
@@ -73,13 +73,13 @@ async def _record(tx: Transaction, run: RunRow) -> Recording | None:
 async def _turns(tx: Transaction, run: str) -> dict[int, TurnRow]:
     """What is known of each turn; a fork has its first ones from others, as long as those are there."""
     known: dict[int, TurnRow] = {}
-    for id, before in [*await lineage(tx, run), PastStretch(run, _ALL)]:
+    for id, before in [*await lineage(tx, run), EarlierTurns(run, _ALL)]:
         rows = await tx.many(RunsSql.list_turns, run=id, after=0, limit=_ALL)
         known |= {row.number: row for row in rows if row.number < before}
     return known
 
 
-def _as_said(messages: Sequence[Message]) -> list[Message]:
+def _in_reading_order(messages: Sequence[Message]) -> list[Message]:
     """In the order in which the model read them: what came for a run meanwhile is said with the turn that takes it.
 
     What a compaction put in the place of a message has its ordinal, and comes after it.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from holdfast.kernel.sql import Exec, Many, One, Statements
 
 
-class KeptAgent(NamedTuple):
+class CapsuleAgent(NamedTuple):
     id: str
     tenant: str
     name: str
@@ -21,7 +21,7 @@ class KeptAgent(NamedTuple):
     updated_at: int
 
 
-class KeptVersion(NamedTuple):
+class CapsuleVersion(NamedTuple):
     agent: str
     version: int
     definition: str
@@ -29,7 +29,7 @@ class KeptVersion(NamedTuple):
     created_at: int
 
 
-class KeptSession(NamedTuple):
+class CapsuleSession(NamedTuple):
     id: str
     tenant: str
     key: str | None
@@ -42,7 +42,7 @@ class KeptSession(NamedTuple):
     generation: str
 
 
-class KeptRun(NamedTuple):
+class CapsuleRun(NamedTuple):
     id: str
     job: int
     session: str
@@ -88,7 +88,7 @@ class KeptRun(NamedTuple):
     generation: str
 
 
-class KeptMessage(NamedTuple):
+class CapsuleMessage(NamedTuple):
     id: str
     session: str
     branch: str
@@ -103,7 +103,7 @@ class KeptMessage(NamedTuple):
     fingerprint: str
 
 
-class KeptTurn(NamedTuple):
+class CapsuleTurn(NamedTuple):
     run: str
     number: int
     model: str
@@ -130,7 +130,7 @@ class KeptTurn(NamedTuple):
     generation: str
 
 
-class KeptCall(NamedTuple):
+class CapsuleCall(NamedTuple):
     id: str
     run: str
     turn: int
@@ -148,7 +148,7 @@ class KeptCall(NamedTuple):
     finished_at: int | None
 
 
-class KeptEvent(NamedTuple):
+class CapsuleEvent(NamedTuple):
     run: str
     seq: int
     at: int
@@ -157,7 +157,7 @@ class KeptEvent(NamedTuple):
     topic: str | None
 
 
-class KeptInquiry(NamedTuple):
+class CapsuleInquiry(NamedTuple):
     id: str
     run: str
     session: str
@@ -176,7 +176,7 @@ class KeptInquiry(NamedTuple):
     decision: str | None
 
 
-class KeptJob(NamedTuple):
+class CapsuleJob(NamedTuple):
     seq: int
     job_id: str
     kind: str
@@ -199,7 +199,7 @@ class KeptJob(NamedTuple):
     error: str | None
 
 
-class KeptSteer(NamedTuple):
+class CapsuleSteer(NamedTuple):
     id: str
     run: str
     ordinal: int
@@ -229,26 +229,26 @@ class CapsulesSql(
         **dict.fromkeys(("data", "otherwise", "decision", "payload", "result", "body"), "json"),
     },
 ):
-    kept_agents: Many[KeptAgent]
+    kept_agents: Many[CapsuleAgent]
     keep_agent: Exec
-    kept_versions: Many[KeptVersion]
+    kept_versions: Many[CapsuleVersion]
     keep_version: Exec
-    kept_session: One[KeptSession]
+    kept_session: One[CapsuleSession]
     keep_session: Exec
-    kept_runs: Many[KeptRun]
+    kept_runs: Many[CapsuleRun]
     keep_run: Exec
-    kept_messages: Many[KeptMessage]
+    kept_messages: Many[CapsuleMessage]
     keep_message: Exec
-    kept_turns: Many[KeptTurn]
+    kept_turns: Many[CapsuleTurn]
     keep_turn: Exec
-    kept_calls: Many[KeptCall]
+    kept_calls: Many[CapsuleCall]
     keep_call: Exec
-    kept_events: Many[KeptEvent]
+    kept_events: Many[CapsuleEvent]
     keep_event: Exec
-    kept_inquiries: Many[KeptInquiry]
+    kept_inquiries: Many[CapsuleInquiry]
     keep_inquiry: Exec
-    kept_steers: Many[KeptSteer]
+    kept_steers: Many[CapsuleSteer]
     keep_steer: Exec
-    kept_jobs: Many[KeptJob]
+    kept_jobs: Many[CapsuleJob]
     keep_job: One[NewSeq]
     end_kept_job: Exec

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 
 from holdfast.agents.adoption import run_definition
 from holdfast.agents.api.run import Run
-from holdfast.agents.capsules.capsules import Contents, export, gather
-from holdfast.agents.capsules.records import CapsulesSql, KeptInquiry, KeptRun, KeptTurn
+from holdfast.agents.capsules.capsules import CapsuleContents, export, gather
+from holdfast.agents.capsules.records import CapsuleInquiry, CapsuleRun, CapsulesSql, CapsuleTurn
 from holdfast.agents.core import AgentsCore
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.events.log import Changes
@@ -62,7 +62,7 @@ class RecordedRun(NamedTuple):
     """One answer as it was given."""
 
     blocks: list[dict[str, Any]]
-    turn: KeptTurn
+    turn: CapsuleTurn
     category: str | None
 
 
@@ -119,7 +119,7 @@ async def replay(app: AgentsCore, id: str, tenant: str | None) -> Replay:
     contents = await app.runtime().transact(gather, id, tenant, partial=False, to="replay")
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="holdfast-replay-"))
     try:
-        await export(_as_sent(contents, id), folder / "run.db", app.settings, Ports(), redact=None)
+        await export(_with_valid_thinking(contents, id), folder / "run.db", app.settings, Ports(), redact=None)
         url = f"sqlite:///{folder / 'run.db'}"
         other = AgentsCore(replace(app.settings, url=url, direct_url="", pooler=False), Ports(), embedded=False)
         try:
@@ -130,7 +130,7 @@ async def replay(app: AgentsCore, id: str, tenant: str | None) -> Replay:
         await asyncio.to_thread(shutil.rmtree, folder)
 
 
-def _as_sent(contents: Contents, id: str) -> Contents:
+def _with_valid_thinking(contents: CapsuleContents, id: str) -> CapsuleContents:
     """With thinking valid where it was then, whatever account pays here."""
     first = next((turn.fingerprint for turn in contents.turns if turn.run == id), "")
     marks = {"": "", first: ""}
@@ -138,7 +138,7 @@ def _as_sent(contents: Contents, id: str) -> Contents:
     return contents._replace(messages=messages)
 
 
-async def _played(app: AgentsCore, contents: Contents, id: str) -> Replay:
+async def _played(app: AgentsCore, contents: CapsuleContents, id: str) -> Replay:
     origin = next(run for run in contents.runs if run.id == id)
     definition = next(
         each for each in contents.versions if (each.agent, each.version) == (origin.agent, origin.version)
@@ -162,10 +162,10 @@ async def _played(app: AgentsCore, contents: Contents, id: str) -> Replay:
         await worker.stop()
     asked = await app.runtime().transact(_hashes, fork.id)
     sides = [await app.runtime().transact(load_side, each, None) for each in (id, fork.id)]
-    return _judged(contents, id, compare(*sides), asked)
+    return _compared_replay(contents, id, compare(*sides), asked)
 
 
-def _answers(contents: Contents, id: str) -> dict[int, RecordedRun]:
+def _answers(contents: CapsuleContents, id: str) -> dict[int, RecordedRun]:
     run = next(each for each in contents.runs if each.id == id)
     category = (codec.decode(run.refusal) or {}).get("category")
     turns = {turn.number: turn for turn in contents.turns if turn.run == id and turn.state == TurnState.COMPLETED}
@@ -180,7 +180,7 @@ def _answers(contents: Contents, id: str) -> dict[int, RecordedRun]:
     }
 
 
-def _steering(contents: Contents, id: str, fork: Run[Any]) -> Callable[[int], Awaitable[None]]:
+def _steering(contents: CapsuleContents, id: str, fork: Run[Any]) -> Callable[[int], Awaitable[None]]:
     """What came for the run while it was under way comes again, before the turn that took it."""
 
     async def meanwhile(number: int) -> None:
@@ -191,7 +191,9 @@ def _steering(contents: Contents, id: str, fork: Run[Any]) -> Callable[[int], Aw
     return meanwhile
 
 
-def _ending(app: AgentsCore, contents: Contents, origin: KeptRun, fork: Run[Any]) -> Callable[[int], Awaitable[bool]]:
+def _ending(
+    app: AgentsCore, contents: CapsuleContents, origin: CapsuleRun, fork: Run[Any]
+) -> Callable[[int], Awaitable[bool]]:
     """What ended the run from outside does not come again: where its record ends, the fork ends as the run did."""
     done = [turn for turn in contents.turns if turn.run == origin.id and turn.state == TurnState.COMPLETED]
     last = done[-1].number if done else (origin.forked_at or 1) - 1
@@ -206,21 +208,21 @@ def _ending(app: AgentsCore, contents: Contents, origin: KeptRun, fork: Run[Any]
     return end
 
 
-def _ended_by_itself(run: KeptRun, stopped: str | None) -> bool:
+def _ended_by_itself(run: CapsuleRun, stopped: str | None) -> bool:
     """Whether its last answer was its end."""
     if run.outcome == "truncated":
         return run.limited == stopped
     return run.outcome in ("answered", "refused", "unfit")
 
 
-async def _end_as(tx: Transaction, fork: str, run: KeptRun) -> None:
+async def _end_as(tx: Transaction, fork: str, run: CapsuleRun) -> None:
     changes = Changes()
     ending = (run.outcome, run.output, run.refusal, run.limited, run.error_type, run.error_text)
     await end_run(tx, RunEnd(fork, run.state, *ending), changes)
     await changes.write(tx)
 
 
-def _inquiries(contents: Contents, id: str) -> list[KeptInquiry]:
+def _inquiries(contents: CapsuleContents, id: str) -> list[CapsuleInquiry]:
     """What a person was asked about the run as a whole, in the order of its events."""
     order = [codec.decode(event.data).get("inquiry") for event in contents.events if event.run == id]
     asked = [each for each in contents.inquiries if each.run == id and each.call is None]
@@ -228,7 +230,7 @@ def _inquiries(contents: Contents, id: str) -> list[KeptInquiry]:
 
 
 async def _follow(
-    app: AgentsCore, fork: Run[Any], inquiries: Sequence[KeptInquiry], end: Callable[[int], Awaitable[bool]]
+    app: AgentsCore, fork: Run[Any], inquiries: Sequence[CapsuleInquiry], end: Callable[[int], Awaitable[bool]]
 ) -> None:
     """To its end. What a person decided then is decided the same way; what nobody had is not waited for."""
     left = [each for each in inquiries if each.state in _DECIDED]
@@ -253,7 +255,7 @@ async def _hashes(tx: Transaction, run: str) -> dict[int, str]:
     return {turn.number: turn.request_hash for turn in turns}
 
 
-def _judged(contents: Contents, id: str, found: Comparison, asked: Mapping[int, str]) -> Replay:
+def _compared_replay(contents: CapsuleContents, id: str, found: Comparison, asked: Mapping[int, str]) -> Replay:
     then = {turn.number: turn.request_hash for turn in contents.turns if turn.run == id and turn.request_hash}
     differences = [f"turn {n} asked for something else" for n, text in then.items() if asked.get(n) not in (None, text)]
     differences += [f"turn {number} was not played" for number in then if number not in asked]

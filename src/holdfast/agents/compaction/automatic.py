@@ -12,14 +12,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from holdfast.agents.compaction.compactor import Acting, CompactionPlan, Compactor, Judged, PlannedCall
+from holdfast.agents.compaction.compactor import (
+    CompactionPlan,
+    CompactionTrigger,
+    Compactor,
+    MeasuredHistory,
+    PlannedCall,
+)
 from holdfast.agents.compaction.config import Compaction
-from holdfast.agents.compaction.measure import Size, Teller
+from holdfast.agents.compaction.measure import RequestModel, Size
 from holdfast.agents.compaction.records import CompactionRow, CompactionsSql
 from holdfast.agents.content import estimate
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.lanes import ProviderWait
-from holdfast.agents.money.budgets import Over
+from holdfast.agents.money.budgets import ExceededBudget
 from holdfast.agents.runs.history import server_tool_is_open
 from holdfast.agents.system_jobs import system_definition, system_job
 from holdfast.errors import NotFound, SessionBusy, UsageError
@@ -79,7 +85,7 @@ def compact_definition(compactor: Compactor) -> Definition:
     async def compact(ctx: JobContext, session: str, config: dict[str, Any], run: str | None = None) -> str:
         try:
             return await _after_run(
-                compactor, ctx, session, Compaction.of(config), Acting("after_run", reporting_run=run)
+                compactor, ctx, session, Compaction.of(config), CompactionTrigger("after_run", reporting_run=run)
             )
         except (SessionBusy, NotFound) as reason:
             return f"left alone: {reason}"
@@ -92,7 +98,9 @@ def compact_definition(compactor: Compactor) -> Definition:
     return system_definition(COMPACT, compact)
 
 
-async def _after_run(compactor: Compactor, ctx: JobContext, session: str, config: Compaction, acting: Acting) -> str:
+async def _after_run(
+    compactor: Compactor, ctx: JobContext, session: str, config: Compaction, acting: CompactionTrigger
+) -> str:
     judged = await compactor.judge(ctx.database, session, config)
     if judged.is_due and (lack := compactor.lack(judged)) is not None:
         raise Snooze(_OTHERS, f"it is left to other workers: {lack}")
@@ -104,7 +112,7 @@ async def _after_run(compactor: Compactor, ctx: JobContext, session: str, config
     pruning = judged.pruning()
     instead = pruning if pruning is not None and judged.is_worth(pruning) else None
     done = await _with_less(compactor, ctx, judged, plan, instead, acting)
-    if isinstance(done, Over):
+    if isinstance(done, ExceededBudget):
         return f"not compacted: {done.words}"
     return f"compacted: {done.tokens_before} to {done.tokens_after} tokens"
 
@@ -112,11 +120,11 @@ async def _after_run(compactor: Compactor, ctx: JobContext, session: str, config
 async def _with_less(  # noqa: PLR0917  what is done, and what instead
     compactor: Compactor,
     ctx: JobContext,
-    judged: Judged,
+    judged: MeasuredHistory,
     plan: CompactionPlan,
     instead: CompactionPlan | None,
-    acting: Acting,
-) -> CompactionRow | Over:
+    acting: CompactionTrigger,
+) -> CompactionRow | ExceededBudget:
     """Carry a plan out; when there is no summary to be had, at least take out what costs nothing."""
     try:
         done = await compactor.carry_out(ctx.database, judged, plan, acting)
@@ -125,7 +133,7 @@ async def _with_less(  # noqa: PLR0917  what is done, and what instead
             raise
         log.warning("session %s is compacted without a summary: %s", judged.read.session, shown(failure))
     else:
-        if instead is None or not isinstance(done, Over):
+        if instead is None or not isinstance(done, ExceededBudget):
             return done
     return await compactor.carry_out(ctx.database, judged, instead, acting)
 
@@ -140,7 +148,7 @@ class CompactionCall(NamedTuple):
     new: Sequence[dict[str, Any]]  # what it says that is not stored yet
 
     def asking(self, config: Compaction) -> PlannedCall:
-        teller = Teller(self.request.model, self.spec)
+        teller = RequestModel(self.request.model, self.spec)
         window = teller.window(config)
         most = window - min(self.request.max_tokens, window // 2)
         # What a run has begun continues as long as the provider takes it.
@@ -165,15 +173,15 @@ class CompactionCall(NamedTuple):
         return called or paused or server_tool_is_open(self.window)
 
 
-Room = Literal["enough", "full"] | Over | Outcome | None
+Room = Literal["enough", "full"] | ExceededBudget | Outcome | None
 
 
 async def make_room(compactor: Compactor, ctx: JobContext, call: CompactionCall) -> Room:
     """Before a call of a run: see that it fits. None: the history was compacted, load it again.
 
-    "full": it does not fit and cannot be made to, so it is not worth sending. `Over`: what would make it fit does not
-    fit into a budget. An outcome: try again later. Far from the limit this asks neither the store nor the provider,
-    but for the first call of a run, which may have other words before it than the last one had.
+    "full": it does not fit and cannot be made to, so it is not worth sending. `ExceededBudget`: what would make it fit
+    does not fit into a budget. An outcome: try again later. Far from the limit this asks neither the store nor the
+    provider, but for the first call of a run, which may have other words before it than the last one had.
     """
     run, config = call.run, _config_of(call.spec)
     if config is None or codec.decode(run.options).get("beyond_window"):
@@ -197,14 +205,14 @@ async def make_room(compactor: Compactor, ctx: JobContext, call: CompactionCall)
     return await _compact(compactor, ctx, call, judged)
 
 
-def _is_over(judged: Judged, asking: PlannedCall) -> float | None:
+def _is_over(judged: MeasuredHistory, asking: PlannedCall) -> float | None:
     """The limit that the call has reached: what fits, or else the trigger."""
     if judged.size.tokens > asking.most:
         return asking.most
     return judged.limit if judged.is_due else None
 
 
-def _may_matter(judged: Judged, asking: PlannedCall) -> bool:
+def _may_matter(judged: MeasuredHistory, asking: PlannedCall) -> bool:
     """Whether anything would be done about it."""
     plan = judged.plan()
     return judged.size.tokens > asking.most or (plan is not None and judged.is_worth(plan))
@@ -217,7 +225,7 @@ async def _loop_room(compactor: Compactor, run: LoadedRun, config: Compaction, a
     return "full" if size.sure > asking.worst else "enough"
 
 
-async def _compact(compactor: Compactor, ctx: JobContext, call: CompactionCall, judged: Judged) -> Room:
+async def _compact(compactor: Compactor, ctx: JobContext, call: CompactionCall, judged: MeasuredHistory) -> Room:
     asking = judged.asking
     assert asking is not None, "it is judged for a call"
     fits, plan, pruning = judged.size.tokens <= asking.most, judged.plan(), judged.pruning()
@@ -229,20 +237,23 @@ async def _compact(compactor: Compactor, ctx: JobContext, call: CompactionCall, 
     helps = pruning is not None and (
         judged.is_worth(pruning) if fits else judged.size.tokens - pruning.gain <= asking.most
     )
-    acting = Acting("before_call", call.run, ctx.lease)
+    acting = CompactionTrigger("before_call", call.run, ctx.lease)
     try:
         done = await _with_less(compactor, ctx, judged, plan, pruning if helps else None, acting)
     except SessionBusy as reason:
         return Snooze(_PAUSE, str(reason))
     except (ModelFailure, UsageError) as failure:
         return _without(call, judged, failure, at_worst)
-    if not isinstance(done, Over):
+    if not isinstance(done, ExceededBudget):
         return None
     return "enough" if fits else done
 
 
 def _without(
-    call: CompactionCall, judged: Judged, failure: ModelFailure | UsageError, at_worst: Literal["enough", "full"]
+    call: CompactionCall,
+    judged: MeasuredHistory,
+    failure: ModelFailure | UsageError,
+    at_worst: Literal["enough", "full"],
 ) -> Room:
     """There is no summary: continue as it is if that may do, and otherwise wait for one as long as that may help."""
     log.warning("session %s is not compacted before run %s: %s", call.run.session, call.run.id, shown(failure))

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.agents.compaction.partition import HistoryMessage
-from holdfast.agents.compaction.records import CompactionRow, CompactionsSql, LiveMessage, NewMade, Standing
+from holdfast.agents.compaction.records import (
+    CompactionRow,
+    CompactionsSql,
+    LiveMessage,
+    SessionSnapshot,
+    SummaryMessage,
+)
 from holdfast.agents.events.log import Changes
 from holdfast.agents.messages import encode_block
 from holdfast.agents.money import budgets
-from holdfast.agents.money.budgets import Over, is_limited
+from holdfast.agents.money.budgets import ExceededBudget, is_limited
 from holdfast.agents.rows import LoadedRun, NewBlock
 from holdfast.agents.statements import SessionsSql
 from holdfast.agents.states import CompactionState
@@ -69,7 +75,7 @@ class CompactionChange(NamedTuple):
     seen: list[LiveMessage]
     tokens_after: int
     archived: list[str]
-    made: list[NewMade]
+    made: list[SummaryMessage]
     blocks: list[NewBlock]
     removed: int = 0
     pruned: int = 0
@@ -89,7 +95,7 @@ class CompactionChange(NamedTuple):
     ) -> CompactionChange:
         """With one more message in the place of some."""
         id = derived_id(by, kind, place.id)
-        made = NewMade(id, place.ordinal, "user", place.run, place.turn, kind)
+        made = SummaryMessage(id, place.ordinal, "user", place.run, place.turn, kind)
         rows = [
             NewBlock(id, ordinal, str(block.get("type", "")), encode_block(block), None)
             for ordinal, block in enumerate(blocks)
@@ -103,10 +109,10 @@ class CompactionChange(NamedTuple):
 
 async def begin_compaction(
     tx: Transaction, intent: CompactionIntent, price: CompactionPrice, lease: Lease | None
-) -> CompactionRow | Over:
+) -> CompactionRow | ExceededBudget:
     """Write down that a summary is about to be bought, as long as the history is the one it would be of.
 
-    `Over`: a budget does not hold what it may cost, and nothing begins.
+    `ExceededBudget`: a budget does not hold what it may cost, and nothing begins.
     """
     await _lock(tx, intent.session)
     await _hold(tx, lease)
@@ -128,7 +134,9 @@ async def begin_compaction(
     return row
 
 
-async def _reserve(tx: Transaction, intent: CompactionIntent, price: CompactionPrice, held: Standing) -> Over | None:
+async def _reserve(
+    tx: Transaction, intent: CompactionIntent, price: CompactionPrice, held: SessionSnapshot
+) -> ExceededBudget | None:
     if price.run is not None:
         return await budgets.reserve(tx, price.run, budgets.SUMMARY, price.nano)
     lasting = price.lasting_us
@@ -175,7 +183,7 @@ async def apply_compaction(
         return done  # an earlier call did it, and its answer was lost
     if spent is not None:
         await _charge(tx, intent, spent)
-    if (moved := await _moved_on(tx, change, intent)) is not None:
+    if (moved := await _conflict_of(tx, change, intent)) is not None:
         await tx.one(CompactionsSql.fail_compaction, id=intent.id, attempts=intent.attempts, error=moved, unknown=0)
         return moved
     if spent is None:
@@ -261,14 +269,14 @@ def _busy(session: str, run: str) -> SessionBusy:
     return SessionBusy(f"session {session} has an active run ({run}): its messages cannot change now.")
 
 
-async def _check_generation(tx: Transaction, intent: CompactionIntent) -> Standing:
+async def _check_generation(tx: Transaction, intent: CompactionIntent) -> SessionSnapshot:
     held = await tx.one(CompactionsSql.find_generation, id=intent.session)
     if held is None or held.generation != intent.generation:
         raise SessionBusy(f"session {intent.session} was compacted or restored meanwhile.")
     return held
 
 
-async def _moved_on(tx: Transaction, change: CompactionChange, intent: CompactionIntent) -> str | None:
+async def _conflict_of(tx: Transaction, change: CompactionChange, intent: CompactionIntent) -> str | None:
     """Why this cannot be applied any more; None when the history is what was read, and nobody uses it."""
     try:
         await _check_generation(tx, intent)

@@ -23,8 +23,8 @@ from holdfast.agents.compaction.commit import (
 )
 from holdfast.agents.compaction.config import Compaction
 from holdfast.agents.compaction.measure import (
+    RequestModel,
     Size,
-    Teller,
     config_of,
     counted,
     is_near,
@@ -41,9 +41,9 @@ from holdfast.agents.compaction.partition import (
     Unit,
     partition,
     prune,
-    said_in,
     summarize,
     summary_block,
+    summary_of,
     summary_request,
 )
 from holdfast.agents.compaction.partition import read as read_history
@@ -56,7 +56,7 @@ from holdfast.agents.compaction.records import (
     LiveMessage,
 )
 from holdfast.agents.content import estimate
-from holdfast.agents.money.budgets import Over, is_limited
+from holdfast.agents.money.budgets import ExceededBudget, is_limited
 from holdfast.agents.providers import make_ready
 from holdfast.agents.rows import LoadedRun
 from holdfast.agents.runs.tracing import asking
@@ -64,7 +64,7 @@ from holdfast.agents.states import CompactionState
 from holdfast.clock import Ports
 from holdfast.errors import BudgetUsedUp, NotFound, NothingToCompact, SessionBusy, UsageError
 from holdfast.kernel import codec
-from holdfast.kernel.database import Transacting, Transaction, reading
+from holdfast.kernel.database import Transaction, Transactor, reading
 from holdfast.kernel.ids import new_id
 from holdfast.kernel.rows import Lease
 from holdfast.models import Model, ModelFailure, Reply, Request
@@ -103,7 +103,7 @@ class CompactionStats:
     source: str
 
 
-class Read(NamedTuple):
+class SessionHistory(NamedTuple):
     """A session's history, as it was at one moment."""
 
     session: str
@@ -134,7 +134,7 @@ class PlannedCall(NamedTuple):
     `most`: how large its request may be if all of the answer is to fit, too. Above `worst` it is not worth sending.
     """
 
-    teller: Teller
+    teller: RequestModel
     request: Request
     prompt: Sequence[dict[str, Any]]
     most: int
@@ -142,12 +142,12 @@ class PlannedCall(NamedTuple):
     run: str
 
 
-class Judged(NamedTuple):
+class MeasuredHistory(NamedTuple):
     """A history with its size, its parts, and who would be asked."""
 
-    read: Read
+    read: SessionHistory
     config: Compaction
-    teller: Teller
+    teller: RequestModel
     history: list[HistoryMessage]
     parts: Partition
     size: Size
@@ -194,7 +194,7 @@ class Judged(NamedTuple):
         return plan.gain >= _WORTH * self.window
 
 
-class Acting(NamedTuple):
+class CompactionTrigger(NamedTuple):
     """For whom it is done: by hand, after a run, or by a run before its call, under that run's lease."""
 
     cause: Cause = "manual"
@@ -204,13 +204,13 @@ class Acting(NamedTuple):
 
 
 @reading
-async def look(tx: Transaction, session: str) -> Read:
+async def look(tx: Transaction, session: str) -> SessionHistory:
     """Everything that decides. The generation first: if it still stands when this is applied, so does the rest."""
     held = await tx.one(CompactionsSql.find_generation, id=session)
     if held is None:
         raise NotFound(f"there is no session {session} in this database.")
     busy = await tx.one(CompactionsSql.under_way, session=session)
-    return Read(
+    return SessionHistory(
         session,
         held.generation,
         await tx.many(CompactionsSql.history, session=session),
@@ -232,24 +232,24 @@ class Compactor:
 
     async def judge(
         self,
-        store: Transacting,
+        store: Transactor,
         session: str,
         config: Compaction | None,
         asking: PlannedCall | None = None,
-    ) -> Judged:
+    ) -> MeasuredHistory:
         """Read a session and measure it; near a limit, the provider counts."""
         read = await store.transact(look, session)
         spec = spec_of(read.run)
-        teller = Teller(model_of(read.run, spec), spec) if asking is None else asking.teller
+        teller = RequestModel(model_of(read.run, spec), spec) if asking is None else asking.teller
         config = config_of(spec) if config is None else config
         history = read_history(read.rows)
         parts = partition(history, config, None if asking is None else asking.run)
         size = measure(teller, history, read.usage, () if asking is None else asking.prompt)
-        judged = Judged(read, config, teller, history, parts, size, asking)
+        judged = MeasuredHistory(read, config, teller, history, parts, size, asking)
         limits = (judged.limit,) if asking is None else (judged.limit, asking.most)
         return await self.counted(judged) if is_near(size, limits) else judged
 
-    async def counted(self, judged: Judged) -> Judged:
+    async def counted(self, judged: MeasuredHistory) -> MeasuredHistory:
         """With the provider's own count, unless it has been asked for already, is not wanted, or does not come."""
         read, teller, size = judged.read, judged.teller, judged.size
         if size.source == "provider" or not judged.config.count_tokens or not teller.model:
@@ -271,11 +271,11 @@ class Compactor:
             return size
         return await counted(model, request, size)
 
-    async def config_of(self, store: Transacting, session: str) -> Compaction:
+    async def config_of(self, store: Transactor, session: str) -> Compaction:
         """How a session is compacted where nothing else is said: as its last agent has it, or the defaults."""
         return config_of(spec_of((await store.transact(look, session)).run))
 
-    async def stats(self, store: Transacting, session: str, config: Compaction | None) -> CompactionStats:
+    async def stats(self, store: Transactor, session: str, config: Compaction | None) -> CompactionStats:
         judged = await self.judge(store, session, config)
         parts, size, units = judged.parts, judged.size, judged.parts.compactable
         return CompactionStats(
@@ -298,16 +298,16 @@ class Compactor:
             source=size.source,
         )
 
-    async def compact(self, store: Transacting, session: str, config: Compaction | None) -> CompactionRow:
+    async def compact(self, store: Transactor, session: str, config: Compaction | None) -> CompactionRow:
         judged = await self.judge(store, session, config)
         _check_ours(judged.config)
         plan = judged.plan()
         if plan is None and judged.read.busy is None:
             raise NothingToCompact(session, judged.parts.count("protected") + judged.parts.count("recent"))
-        return _paid(session, await self.carry_out(store, judged, plan, Acting()))
+        return _paid(session, await self.carry_out(store, judged, plan, CompactionTrigger()))
 
     async def compact_if_needed(
-        self, store: Transacting, session: str, config: Compaction | None
+        self, store: Transactor, session: str, config: Compaction | None
     ) -> CompactionRow | None:
         """None: it is not time yet, or nothing worth the while may be touched."""
         judged = await self.judge(store, session, config)
@@ -315,11 +315,11 @@ class Compactor:
         if plan is None or not judged.is_worth(plan):
             return None
         _check_ours(judged.config)
-        return _paid(session, await self.carry_out(store, judged, plan, Acting()))
+        return _paid(session, await self.carry_out(store, judged, plan, CompactionTrigger()))
 
     async def carry_out(
-        self, store: Transacting, judged: Judged, plan: CompactionPlan | None, acting: Acting
-    ) -> CompactionRow | Over:
+        self, store: Transactor, judged: MeasuredHistory, plan: CompactionPlan | None, acting: CompactionTrigger
+    ) -> CompactionRow | ExceededBudget:
         """Do what was planned, unless a budget does not hold it.
 
         `SessionBusy` when the session has moved on meanwhile; `ModelFailure` of the model.
@@ -342,19 +342,19 @@ class Compactor:
         )
         opened = await make_ready(self._models, model)
         begun = await store.transact(begin_compaction, intent, price, acting.lease)
-        if isinstance(begun, Over):
+        if isinstance(begun, ExceededBudget):
             return begun
         intent = intent._replace(attempts=begun.attempts)
         reply = await self._ask(store, opened, replace(request, call=f"{intent.id}/summary/{intent.attempts}"), intent)
-        change = self._summary(judged, plan, intent.id, said_in(reply))
+        change = self._summary(judged, plan, intent.id, summary_of(reply))
         return _applied(await store.transact(apply_compaction, change, intent, self._spent(model, reply), acting.lease))
 
-    def lack(self, judged: Judged) -> str | None:
+    def lack(self, judged: MeasuredHistory) -> str | None:
         """What is missing here, so that neither the history can be counted nor a summary be written."""
         models = [name for name in (judged.teller.model, judged.config.summarizer) if name]
         return next((lack for name in models if (lack := self._models.lack(name)) is not None), None)
 
-    def _request(self, judged: Judged, plan: CompactionPlan, model: str) -> Request:
+    def _request(self, judged: MeasuredHistory, plan: CompactionPlan, model: str) -> Request:
         settings = self._settings()
         return summary_request(
             SummaryTask(plan.summarized, judged.parts.context, model, judged.config.summarizer_max_tokens),
@@ -363,14 +363,14 @@ class Compactor:
             total=settings.model_total.total_seconds(),
         )
 
-    def _most(self, judged: Judged, request: Request, run: LoadedRun | None) -> int:
+    def _most(self, judged: MeasuredHistory, request: Request, run: LoadedRun | None) -> int:
         """The most that a summary may cost; nobody asks where there is no budget, and no limit over several runs."""
         if not judged.read.budgets and (run is None or not is_limited(run)):
             return 0
         return self._models.most_nano(request.model, estimate([request.system, request.messages]), request.max_tokens)
 
     async def _ask(
-        self, store: Transacting, model: Model | ModelFailure | UsageError, request: Request, intent: CompactionIntent
+        self, store: Transactor, model: Model | ModelFailure | UsageError, request: Request, intent: CompactionIntent
     ) -> Reply:
         try:
             if isinstance(model, Exception):
@@ -381,19 +381,21 @@ class Compactor:
             unknown = isinstance(failure, ModelFailure) and failure.bought == "unknown"
             await store.transact(fail_compaction, intent, str(failure), None, unknown=unknown)
             raise
-        if not said_in(reply):
+        if not summary_of(reply):
             why = f"model {intent.model} wrote no summary (it stopped for {reply.stop_reason})"
             await store.transact(fail_compaction, intent, why, self._spent(intent.model, reply), unknown=False)
             raise ModelFailure("bad_request", f"{why}; nothing was compacted. Choose another summarizer.", bought="no")
         return reply
 
-    async def restore(self, store: Transacting, session: str) -> CompactionRow:
+    async def restore(self, store: Transactor, session: str) -> CompactionRow:
         read = await store.transact(look, session)
         if not read.generation:
             raise UsageError(f"session {session} has no compaction to undo.")
         return await store.transact(restore_compaction, session, read.generation)
 
-    def _intent(self, judged: Judged, acting: Acting, model: str, *, fresh: bool) -> CompactionIntent:
+    def _intent(
+        self, judged: MeasuredHistory, acting: CompactionTrigger, model: str, *, fresh: bool
+    ) -> CompactionIntent:
         read, run = judged.read, None if acting.run is None else acting.run.id
         left = None if fresh else read.open
         again = left if left is not None and left.attempts < MOST_ATTEMPTS and _is_free(left, run) else None
@@ -412,13 +414,13 @@ class Compactor:
             leaves=left if again is None else None,
         )
 
-    def _pruning(self, judged: Judged, plan: CompactionPlan, id: str) -> CompactionChange:
+    def _pruning(self, judged: MeasuredHistory, plan: CompactionPlan, id: str) -> CompactionChange:
         change = CompactionChange.begun(judged.read.seen, judged.size.tokens - plan.gain)
         for each in plan.pruned:
             change = change.replaced([each.message], each.message, each.message.kind, each.blocks, id)
         return change._replace(pruned=sum(each.outputs for each in plan.pruned))
 
-    def _summary(self, judged: Judged, plan: CompactionPlan, id: str, text: str) -> CompactionChange:
+    def _summary(self, judged: MeasuredHistory, plan: CompactionPlan, id: str, text: str) -> CompactionChange:
         gone = [message for unit in plan.summarized for message in unit.messages]
         block = summary_block(text, len(gone))
         after = judged.size.tokens - plan.gain + round(judged.size.scale * len(text) / 4)
@@ -450,8 +452,8 @@ def _is_free(left: CompactionRow, run: str | None) -> bool:
     return left.run == run or (left.state == CompactionState.FAILED and left.usage is None)
 
 
-def _paid(session: str, done: CompactionRow | Over) -> CompactionRow:
-    if isinstance(done, Over):
+def _paid(session: str, done: CompactionRow | ExceededBudget) -> CompactionRow:
+    if isinstance(done, ExceededBudget):
         raise BudgetUsedUp(f"session {session} is not compacted", done.budget, done.words)
     return done
 

@@ -47,7 +47,7 @@ class Size(NamedTuple):
     sure: int
 
 
-class Teller(NamedTuple):
+class RequestModel(NamedTuple):
     """Who would be asked: the agent and model whose request is measured. Without an agent only messages count."""
 
     model: str
@@ -66,7 +66,10 @@ class Teller(NamedTuple):
 
 
 def measure(
-    teller: Teller, history: Sequence[HistoryMessage], usage: LastUsage | None, prompt: Sequence[dict[str, Any]] = ()
+    teller: RequestModel,
+    history: Sequence[HistoryMessage],
+    usage: LastUsage | None,
+    prompt: Sequence[dict[str, Any]] = (),
 ) -> Size:
     """The size by what is known here."""
     fixed, new = teller.fixed, estimate(list(prompt)) if prompt else 0
@@ -94,7 +97,7 @@ async def counted(model: Model, request: Request, size: Size) -> Size:
 
 
 def request_for(
-    teller: Teller,
+    teller: RequestModel,
     rows: Sequence[HistoryBlock],
     *,
     credential: str,
@@ -145,7 +148,7 @@ async def window_use(tx: Transaction, session: str) -> WindowUse | None:
     spec = spec_of(run)
     config = config_of(spec)
     model = model_of(run, spec)
-    window = Teller(model, spec).window(config)
+    window = RequestModel(model, spec).window(config)
     return WindowUse(
         model=model, window=window, tokens=used.sent + used.said, trigger_tokens=round(config.trigger * window)
     )

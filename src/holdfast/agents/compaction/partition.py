@@ -286,7 +286,7 @@ async def summarize(model: Model, request: Request) -> Reply:
     return folding.reply()
 
 
-def said_in(reply: Reply) -> str:
+def summary_of(reply: Reply) -> str:
     """The summary in an answer; "" when it has none, or not a whole one."""
     if reply.stop_reason not in ("end_turn", "stop_sequence"):
         return ""

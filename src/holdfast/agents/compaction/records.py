@@ -14,7 +14,7 @@ class Generation(NamedTuple):
     generation: str
 
 
-class Standing(NamedTuple):
+class SessionSnapshot(NamedTuple):
     """A session as a compaction finds it."""
 
     generation: str
@@ -64,7 +64,7 @@ class LastUsage(NamedTuple):
     said: int
 
 
-class UnderWay(NamedTuple):
+class OpenCompaction(NamedTuple):
     id: str
 
 
@@ -108,7 +108,7 @@ class CompactionRow(NamedTuple):
         return None if self.ended_at is None else self.ended_at - self.started_at
 
 
-class NewMade(NamedTuple):
+class SummaryMessage(NamedTuple):
     """A message that a compaction writes, in the place of what it replaces."""
 
     id: str
@@ -129,17 +129,17 @@ class CompactionsSql(
     Statements,
     package=_PACKAGE,
     file="compaction.sql",
-    rows={"made": NewMade, "blocks": NewBlock},
+    rows={"made": SummaryMessage, "blocks": NewBlock},
     types={"config": "json", "usage": "json"},
 ):
     hold_generation: One[Generation]
-    find_generation: One[Standing]
+    find_generation: One[SessionSnapshot]
     history: Many[HistoryBlock]
     live_messages: Many[LiveMessage]
     last_run: One[LastRun]
     last_usage: One[LastUsage]
     recent_usage: One[LastUsage]
-    under_way: One[UnderWay]
+    under_way: One[OpenCompaction]
     open_compaction: One[CompactionRow]
     begin_compaction: One[CompactionRow]
     find_compaction: One[CompactionRow]

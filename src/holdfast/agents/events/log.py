@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.agents.rows import NewDelta, NewEvent, NewRun, Requested, Speaking
+from holdfast.agents.rows import CallRequestId, NewDelta, NewEvent, NewRun, StreamingAttempt
 from holdfast.agents.statements import EventsSql, RunsSql
 from holdfast.clock import Ports
 from holdfast.errors import Unavailable
@@ -134,10 +134,10 @@ class Piece:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingDeltas:
     lease: Lease
     pieces: list[Piece] = field(default_factory=list)
-    requested: Requested | None = None
+    requested: CallRequestId | None = None
     alive: bool = False
 
 
@@ -146,11 +146,11 @@ class Journal:
         self._database = database
         self._ports = ports
         self._interval = interval
-        self._pending: dict[Speaking, _Pending] = {}
-        self._seen: dict[Speaking, float] = {}  # when a run's life was last noted
+        self._pending: dict[StreamingAttempt, _PendingDeltas] = {}
+        self._seen: dict[StreamingAttempt, float] = {}  # when a run's life was last noted
         self._writing: asyncio.Task[None] | None = None
         self._write: asyncio.Future[None] | None = None  # the one in flight
-        self._scopes: dict[Speaking, asyncio.Timeout] = {}  # of calls that may be interrupted
+        self._scopes: dict[StreamingAttempt, asyncio.Timeout] = {}  # of calls that may be interrupted
         self._listening = False
 
     def put(self, lease: Lease, run: str, piece: Piece) -> None:
@@ -193,7 +193,7 @@ class Journal:
                 scope.reschedule(asyncio.get_running_loop().time())
 
     def note_request(self, lease: Lease, run: str, turn: int, request_id: str) -> None:
-        self._of(lease, run).requested = Requested(run, turn, lease.epoch, lease.token, request_id)
+        self._of(lease, run).requested = CallRequestId(run, turn, lease.epoch, lease.token, request_id)
 
     async def take(self, lease: Lease, run: str) -> list[tuple[str, dict[str, Any]]]:
         """What has not been written yet, in order, for the one that writes it now."""
@@ -214,8 +214,8 @@ class Journal:
         self._seen.pop(_key(lease, run), None)
         self._pending.pop(_key(lease, run), None)
 
-    def _of(self, lease: Lease, run: str) -> _Pending:
-        pending = self._pending.setdefault(_key(lease, run), _Pending(lease))
+    def _of(self, lease: Lease, run: str) -> _PendingDeltas:
+        pending = self._pending.setdefault(_key(lease, run), _PendingDeltas(lease))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._keep_writing(), name="journal")
         return pending
@@ -233,7 +233,7 @@ class Journal:
                 self._write.set_result(None)
                 self._write = None
 
-    async def _write_some(self, batch: dict[Speaking, _Pending]) -> None:
+    async def _write_some(self, batch: dict[StreamingAttempt, _PendingDeltas]) -> None:
         """What the store refuses of one run must not take the others along; readers see it later, from the turn."""
         try:
             while not await self._written(batch):
@@ -246,7 +246,7 @@ class Journal:
             for key, pending in batch.items():
                 await self._write_some({key: pending})
 
-    async def _written(self, batch: dict[Speaking, _Pending]) -> bool:
+    async def _written(self, batch: dict[StreamingAttempt, _PendingDeltas]) -> bool:
         """False when the store is away: the same again, later. What it has nevertheless stored is not stored twice."""
         try:
             stopped = await self._database.transact(write, _deltas(batch), _requests(batch), _living(batch))
@@ -256,11 +256,11 @@ class Journal:
         return True
 
 
-def _key(lease: Lease, run: str) -> Speaking:
-    return Speaking(run, lease.epoch, lease.token)
+def _key(lease: Lease, run: str) -> StreamingAttempt:
+    return StreamingAttempt(run, lease.epoch, lease.token)
 
 
-def _deltas(batch: dict[Speaking, _Pending]) -> list[NewDelta]:
+def _deltas(batch: dict[StreamingAttempt, _PendingDeltas]) -> list[NewDelta]:
     rows = []
     for (run, _, _), pending in sorted(batch.items(), key=lambda each: each[0]):
         for place, piece in enumerate(pending.pieces, 1):
@@ -269,23 +269,26 @@ def _deltas(batch: dict[Speaking, _Pending]) -> list[NewDelta]:
     return rows
 
 
-def _requests(batch: dict[Speaking, _Pending]) -> list[Requested]:
+def _requests(batch: dict[StreamingAttempt, _PendingDeltas]) -> list[CallRequestId]:
     return [pending.requested for pending in batch.values() if pending.requested is not None]
 
 
-def _living(batch: dict[Speaking, _Pending]) -> list[Speaking]:
+def _living(batch: dict[StreamingAttempt, _PendingDeltas]) -> list[StreamingAttempt]:
     return [key for key, pending in sorted(batch.items(), key=lambda each: each[0]) if pending.alive]
 
 
 async def write(
-    tx: Transaction, deltas: Sequence[NewDelta], requests: Sequence[Requested], living: Sequence[Speaking] = ()
+    tx: Transaction,
+    deltas: Sequence[NewDelta],
+    requests: Sequence[CallRequestId],
+    living: Sequence[StreamingAttempt] = (),
 ) -> list[str]:
     """Returns the runs that somebody has interrupted. Four statements at most, however many runs there are.
 
     The runs are locked first, and then their turns, as everybody locks them: see `begin_turn`.
     """
     if deltas:
-        speaking = sorted({Speaking(delta.run, delta.epoch, delta.token) for delta in deltas})
+        speaking = sorted({StreamingAttempt(delta.run, delta.epoch, delta.token) for delta in deltas})
         await tx.many(EventsSql.lock_speaking, speaking=speaking)
         added = await tx.one(EventsSql.add_deltas, deltas=deltas)
         if added is not None and added.readers:

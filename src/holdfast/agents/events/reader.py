@@ -20,7 +20,7 @@ from holdfast.agents.events.log import payload_of
 from holdfast.agents.queries import last_topic, topics_after
 from holdfast.agents.retention.ages import find_horizon, with_gaps
 from holdfast.agents.rows import AwaitedRun, Cursor, EventRow, RunRow, UsageBelow
-from holdfast.agents.statements import EventsSql, LookingSql, RunsSql
+from holdfast.agents.statements import EventsSql, RunsSql, RunTreesSql
 from holdfast.agents.states import RUN
 from holdfast.client.results import SlowWaits
 from holdfast.clock import Ports
@@ -113,7 +113,7 @@ async def find_runs(tx: Transaction, ids: Sequence[str]) -> list[RunRow]:
 
 @reading
 async def run_states(tx: Transaction, ids: Sequence[str]) -> list[AwaitedRun]:
-    return await tx.many(LookingSql.run_states, ids=ids)
+    return await tx.many(RunTreesSql.run_states, ids=ids)
 
 
 class EndedRun(NamedTuple):
@@ -124,7 +124,7 @@ class EndedRun(NamedTuple):
 @reading
 async def ended_runs(tx: Transaction, ids: Sequence[str]) -> list[EndedRun]:
     """Runs that have ended, whole."""
-    used = {each.run: each for each in await tx.many(LookingSql.usage_below, ids=ids)}
+    used = {each.run: each for each in await tx.many(RunTreesSql.usage_below, ids=ids)}
     return [EndedRun(row, used[row.id]) for row in await tx.many(RunsSql.find_runs, ids=ids) if row.id in used]
 
 

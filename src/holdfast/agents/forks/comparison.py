@@ -15,7 +15,7 @@ from holdfast.agents.listings import list_messages
 from holdfast.agents.queries import calls_after, list_turns
 from holdfast.agents.rows import CallRow, RunRow
 from holdfast.agents.runs.history import result_block
-from holdfast.agents.statements import LookingSql, RunsSql
+from holdfast.agents.statements import RunsSql, RunTreesSql
 from holdfast.agents.states import CallState
 from holdfast.agents.values import CallRecord, RunRecord, Turn, call_of, run_of
 from holdfast.client.results import Usage
@@ -40,14 +40,14 @@ class ToolAnswer(NamedTuple):
     is_error: bool
 
 
-class Side(NamedTuple):
+class ComparedRun(NamedTuple):
     """One of the two, as it is read. `usage` is that of everything below it, too."""
 
     run: RunRecord
     turns: Sequence[Turn]
     calls: Sequence[CallRecord]
     usage: Usage
-    told: Mapping[str, ToolAnswer]  # of each call, by its id
+    call_answers: Mapping[str, ToolAnswer]  # of each call, by its id
     forked_from: str | None = None
     forked_at: int | None = None
 
@@ -88,8 +88,8 @@ class Comparison:
     A run that made more calls than a thousand is compared by its first thousand.
     """
 
-    a: Side
-    b: Side
+    a: ComparedRun
+    b: ComparedRun
     facts: tuple[Pair, ...]
     calls: tuple[CallPair, ...]
     diff: tuple[str, ...]
@@ -104,18 +104,20 @@ class Comparison:
 
 
 @reading
-async def load_side(tx: Transaction, id: str, tenant: str | None) -> Side:
+async def load_side(tx: Transaction, id: str, tenant: str | None) -> ComparedRun:
     """A run as it is compared; `NotFound` when there is none, or it is another tenant's."""
     run = await tx.one(RunsSql.find_run, id=id)
     if run is None or tenant not in (None, run.tenant):
         raise NotFound(f"there is no run {id} in this database.")
-    used = next(iter(await tx.many(LookingSql.usage_below, ids=[id])), None)
+    used = next(iter(await tx.many(RunTreesSql.usage_below, ids=[id])), None)
     fork = await tx.one(ForksSql.fork_of, run=id)
     calls = [*await _inherited(tx, run), *await calls_after(tx, id, (-1, -1), _CALLS)]
     origin = (None, None) if fork is None else (fork.forked_from, fork.forked_at)
     usage = usage_of(run if used is None else used)
     answers = {call.id: _answer(call) for call in calls}
-    return Side(run_of(run), await list_turns(tx, id), [call_of(call) for call in calls], usage, answers, *origin)
+    return ComparedRun(
+        run_of(run), await list_turns(tx, id), [call_of(call) for call in calls], usage, answers, *origin
+    )
 
 
 async def _inherited(tx: Transaction, run: RunRow) -> list[CallRow]:
@@ -135,13 +137,13 @@ def _as_answered(call: CallRow, block: dict[str, Any] | None) -> CallRow:
     return call._replace(state=CallState.COMPLETED, output=output, is_error=int(bool(block.get("is_error"))))
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: ComparedRun, b: ComparedRun) -> Comparison:
     """What is different between two runs. They need not have anything to do with each other."""
     facts = tuple(Pair(name, _facts(a)[name], _facts(b)[name]) for name in _facts(a))
     return Comparison(a, b, facts, tuple(_paired(a, b)), tuple(_diff(a.run, b.run)))
 
 
-def _facts(side: Side) -> dict[str, Any]:
+def _facts(side: ComparedRun) -> dict[str, Any]:
     run, usage = side.run, side.usage
     return {
         "agent": f"{run.agent_name} v{run.version}",
@@ -188,7 +190,7 @@ def comparable(lines: list[str]) -> list[str]:
     ]
 
 
-def _paired(a: Side, b: Side) -> list[CallPair]:
+def _paired(a: ComparedRun, b: ComparedRun) -> list[CallPair]:
     """The calls of both sides with equal ones beside each other, as many as there can be."""
     before, after = [_identity(call) for call in a.calls], [_identity(call) for call in b.calls]
     pairs: list[CallPair] = []
@@ -197,7 +199,7 @@ def _paired(a: Side, b: Side) -> list[CallPair]:
         gone, come = a.calls[a_from:a_to], b.calls[b_from:b_to]
         if before[a_from:a_to] == after[b_from:b_to]:
             pairs += [
-                CallPair(one, other, "=" if a.told[one.id] == b.told[other.id] else "~")
+                CallPair(one, other, "=" if a.call_answers[one.id] == b.call_answers[other.id] else "~")
                 for one, other in zip(gone, come, strict=True)
             ]
         else:
@@ -231,7 +233,7 @@ def as_dict(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _origin(side: Side) -> dict[str, Any]:
+def _origin(side: ComparedRun) -> dict[str, Any]:
     return {
         "id": side.run.id,
         "session": side.run.session,
@@ -240,7 +242,7 @@ def _origin(side: Side) -> dict[str, Any]:
     }
 
 
-def _call(side: Side, call: CallRecord | None) -> dict[str, Any] | None:
+def _call(side: ComparedRun, call: CallRecord | None) -> dict[str, Any] | None:
     if call is None:
         return None
     return {
@@ -249,5 +251,5 @@ def _call(side: Side, call: CallRecord | None) -> dict[str, Any] | None:
         "name": call.name,
         "input": call.input,
         "state": call.state,
-        "output": side.told[call.id].content,
+        "output": side.call_answers[call.id].content,
     }

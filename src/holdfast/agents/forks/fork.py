@@ -13,7 +13,7 @@ from holdfast.agents.compaction.records import CompactionsSql
 from holdfast.agents.definition import AgentSpec
 from holdfast.agents.events.log import Changes, created
 from holdfast.agents.forks.past import as_played, check_whole, latest_whole
-from holdfast.agents.forks.records import Copy, ForksSql, PastMessage
+from holdfast.agents.forks.records import ForksSql, MessageCopy, PastMessage
 from holdfast.agents.messages import add_message, encode_block
 from holdfast.agents.rows import CallRow, NewBlock, NewRun, RunRow
 from holdfast.agents.statements import AgentsSql, CallsSql, MessagesSql, RunsSql
@@ -31,19 +31,19 @@ EDITED = "edited"  # no request has this fingerprint
 Results = Mapping[str, Any]
 
 
-class Forked(NamedTuple):
+class ForkedRun(NamedTuple):
     run: str
     session: str
 
 
-class Origin(NamedTuple):
+class ForkOrigin(NamedTuple):
     """A run that is to be forked, and the agent it was of."""
 
     run: RunRow
     spec: AgentSpec
 
 
-class ForkWish(NamedTuple):
+class ForkRequest(NamedTuple):
     """A fork of a run, as it is asked for. Every id is made before: doing it again makes nothing twice."""
 
     source: str
@@ -60,7 +60,7 @@ class ForkWish(NamedTuple):
 
 
 @reading
-async def find_origin(tx: Transaction, id: str, tenant: str | None) -> Origin:
+async def find_origin(tx: Transaction, id: str, tenant: str | None) -> ForkOrigin:
     """The run that is to be forked; `UsageError` when it cannot be."""
     run = await tx.one(RunsSql.find_run, id=id)
     if run is None or tenant not in (None, run.tenant):
@@ -70,7 +70,7 @@ async def find_origin(tx: Transaction, id: str, tenant: str | None) -> Origin:
     version = await tx.one(AgentsSql.find_version, agent=run.agent, version=run.version)
     if version is None:
         raise NotFound(f"version {run.version} of agent {run.agent_name!r} is no longer in this database.")
-    return Origin(run, AgentSpec.parse(version.definition))
+    return ForkOrigin(run, AgentSpec.parse(version.definition))
 
 
 @reading
@@ -95,7 +95,7 @@ async def fork_session(tx: Transaction, source: str, new: str, *, at: int | None
     else:
         kept = [message for message in live if message.ordinal <= at]
         check_whole(kept, at)
-    copies = [Copy(derived_id(new, "copy", each.id), each.id, each.run, None) for each in kept]
+    copies = [MessageCopy(derived_id(new, "copy", each.id), each.id, each.run, None) for each in kept]
     await tx.run(ForksSql.add_fork, id=new, source=source, key=key, generation=held.generation, runs=0, at=at)
     if key is not None and (made := await _already(tx, source, new, at, key, tenant)) not in (None, new):
         return str(made)  # somebody was quicker
@@ -116,7 +116,7 @@ async def _already(  # noqa: PLR0917  what makes it the same fork
     return found.id
 
 
-async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
+async def fork_run(tx: Transaction, wish: ForkRequest, prefix: str) -> ForkedRun:
     """Make a run that continues where another one was, with what is to be different."""
     source = (await find_origin(tx, wish.source, wish.tenant)).run
     if wish.key is not None and (other := await _owner(tx, wish, wish.key)) is not None:
@@ -124,7 +124,7 @@ async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
     if await tx.one(CompactionsSql.hold_generation, id=source.session) is None:
         raise NotFound(f"the session of run {source.id} no longer exists.")
     if not await enqueue(tx, [wish.job], [wish.route]):
-        return Forked(wish.job.id, wish.session)  # an earlier call did it, and its answer was lost
+        return ForkedRun(wish.job.id, wish.session)  # an earlier call did it, and its answer was lost
     calls = await tx.many(CallsSql.calls_of, run=source.id, turn=None)
     edits = _edits(calls, codec.decode(wish.results), wish.at)
     at = _place(source, wish, edits, calls)
@@ -165,10 +165,10 @@ async def fork_run(tx: Transaction, wish: ForkWish, prefix: str) -> Forked:
     changes = Changes(prefix)
     changes.tell(run.id, "run_created", created(run), topic="run_created")
     await changes.write(tx)
-    return Forked(run.id, run.session)
+    return ForkedRun(run.id, run.session)
 
 
-async def _owner(tx: Transaction, wish: ForkWish, key: str) -> Forked | None:
+async def _owner(tx: Transaction, wish: ForkRequest, key: str) -> ForkedRun | None:
     """The fork that the key names already."""
     parts = ("fork", wish.source, str(wish.at), wish.prompt or "", wish.results, wish.options, wish.mode)
     meaning = codec.digest("\x1f".join(parts))
@@ -180,7 +180,7 @@ async def _owner(tx: Transaction, wish: ForkWish, key: str) -> Forked | None:
     row = await tx.one(RunsSql.find_run, id=owner.job)
     if row is None:
         raise UsageError(f"key {key!r} belongs to job {owner.job}, which is not a run.")
-    return Forked(row.id, row.session)
+    return ForkedRun(row.id, row.session)
 
 
 def _edits(calls: Sequence[CallRow], results: Results, at: int | None) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _edits(calls: Sequence[CallRow], results: Results, at: int | None) -> dict[s
     return edits
 
 
-def _place(source: RunRow, wish: ForkWish, edits: Mapping[str, Any], calls: Sequence[CallRow]) -> int:
+def _place(source: RunRow, wish: ForkRequest, edits: Mapping[str, Any], calls: Sequence[CallRow]) -> int:
     """The turn that is played first."""
     if wish.prompt is not None and (edits or wish.at not in (None, 1)):
         raise UsageError("a new prompt needs a fork from the beginning: use at=1, without results=.")
@@ -243,9 +243,9 @@ def _edited(block: dict[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copies(
     kept: Sequence[PastMessage], source: str, run: str, session: str, changed: Mapping[str, list[dict[str, Any]]]
-) -> tuple[list[Copy], list[NewBlock]]:
+) -> tuple[list[MessageCopy], list[NewBlock]]:
     """What was said by the run that is forked is said by the fork; what others said stays theirs."""
-    copies: list[Copy] = []
+    copies: list[MessageCopy] = []
     blocks: list[NewBlock] = []
     stale = False
     for each in kept:
@@ -255,13 +255,13 @@ def _copies(
         edited = each.id in changed
         stale = stale or edited
         fingerprint = EDITED if stale and each.kind == "answer" else each.fingerprint
-        copies.append(Copy(id, each.id, run if mine else each.run, fingerprint, int(edited)))
+        copies.append(MessageCopy(id, each.id, run if mine else each.run, fingerprint, int(edited)))
         for ordinal, block in enumerate(changed.get(each.id, ())):
             blocks.append(NewBlock(id, ordinal, str(block.get("type", "")), encode_block(block), None))
     return copies, blocks
 
 
-async def _write(tx: Transaction, session: str, copies: Sequence[Copy], blocks: Sequence[NewBlock]) -> None:
+async def _write(tx: Transaction, session: str, copies: Sequence[MessageCopy], blocks: Sequence[NewBlock]) -> None:
     if not copies:
         return
     await tx.run(ForksSql.copy_messages, session=session, copies=copies)

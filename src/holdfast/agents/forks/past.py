@@ -31,7 +31,7 @@ _REFUSED = "refusal"
 _CUT = ("max_tokens", INTERRUPTED)
 
 
-class Past(NamedTuple):
+class ForkedHistory(NamedTuple):
     messages: list[PastMessage]
     generation: str  # under which thinking in it is valid
     cut: bool = False  # whether it ends with an answer that was cut off
@@ -56,20 +56,20 @@ def check_whole(messages: Sequence[PastMessage], at: int) -> None:
         )
 
 
-class PastStretch(NamedTuple):
+class EarlierTurns(NamedTuple):
     """The turns of a run before this one."""
 
     run: str
     before: int
 
 
-async def lineage(tx: Transaction, run: str) -> list[PastStretch]:
+async def lineage(tx: Transaction, run: str) -> list[EarlierTurns]:
     """Whose turns a fork has taken over, oldest first. What a run has played itself stands behind them."""
-    found: list[PastStretch] = []
+    found: list[EarlierTurns] = []
     fork = await tx.one(ForksSql.fork_of, run=run)
     while fork is not None and fork.forked_from is not None:
         before = min(fork.forked_at or 1, found[-1].before if found else fork.forked_at or 1)
-        found.append(PastStretch(fork.forked_from, before))
+        found.append(EarlierTurns(fork.forked_from, before))
         fork = await tx.one(ForksSql.fork_of, run=fork.forked_from)
     return found[::-1]
 
@@ -84,7 +84,7 @@ async def calls_before(tx: Transaction, run: str) -> list[CallRow]:
     ]
 
 
-async def as_played(tx: Transaction, run: RunRow, at: int | None, to: Purpose = "fork") -> Past:
+async def as_played(tx: Transaction, run: RunRow, at: int | None, to: Purpose = "fork") -> ForkedHistory:
     """What a run had before it when it was about to play this turn.
 
     Without a turn, all that the run has said is part of it, whatever became of that.
@@ -107,7 +107,7 @@ async def as_played(tx: Transaction, run: RunRow, at: int | None, to: Purpose = 
     before = [each for each in visible if each.ordinal < prompt.ordinal and each.run != run.id]
     kept = [*(each for each in before if not _is_left_out(each, run.ordinal)), *own]
     gone = [each.ordinal for each in before if each.retired is not None and each.retired < run.ordinal]
-    return Past([_as_thought(each, min(gone, default=None)) for each in kept], generation, cut)
+    return ForkedHistory([_with_valid_fingerprint(each, min(gone, default=None)) for each in kept], generation, cut)
 
 
 def _is_before(message: PastMessage, at: int) -> bool:
@@ -158,7 +158,7 @@ def _is_left_out(message: PastMessage, ordinal: int) -> bool:
     return not message.live and message.compacted is None
 
 
-def _as_thought(message: PastMessage, gone: int | None) -> PastMessage:
+def _with_valid_fingerprint(message: PastMessage, gone: int | None) -> PastMessage:
     """With the fingerprint that is valid again where nothing before it is left out; None: the one that is stored."""
     marked = message.fingerprint is not None and message.fingerprint.startswith(OUTDATED)
     if not marked or (gone is not None and gone < message.ordinal):
@@ -179,7 +179,7 @@ NOT_RECORDED = "This call is not in the record that is being replayed."
 _ENDED = (CallState.COMPLETED, CallState.FAILED)
 
 
-class Records(NamedTuple):
+class RecordedCalls(NamedTuple):
     """What the run that was forked had called from there on, and what the fork has called itself."""
 
     made: Sequence[CallRow] = ()
@@ -189,7 +189,7 @@ class Records(NamedTuple):
 class Simulation:
     """For one answer of one run: the k-th equal call takes the k-th record."""
 
-    def __init__(self, run: LoadedRun, records: Records) -> None:
+    def __init__(self, run: LoadedRun, records: RecordedCalls) -> None:
         self.policy = policy_of(run)
         self._made: defaultdict[str, list[CallRow]] = defaultdict(list)
         for call in records.made:
@@ -212,10 +212,10 @@ def policy_of(run: LoadedRun) -> Policy:
     return policy
 
 
-async def load_records(tx: Transaction, run: LoadedRun) -> Records:
+async def load_records(tx: Transaction, run: LoadedRun) -> RecordedCalls:
     """The calls that a fork may be answered with; none for any other run. A fork of a fork has those of both."""
     if run.forked_from is None or policy_of(run) not in ("recorded", "replayed"):
-        return Records()
+        return RecordedCalls()
     fork = await tx.one(ForksSql.fork_of, run=run.id)
     first = fork.forked_at or 1 if fork is not None else 1
     calls = [
@@ -223,7 +223,7 @@ async def load_records(tx: Transaction, run: LoadedRun) -> Records:
         *await tx.many(CallsSql.calls_of, run=run.forked_from, turn=None),
     ]
     made = [call for call in calls if call.turn >= first]
-    return Records(made, await tx.many(CallsSql.calls_of, run=run.id, turn=None))
+    return RecordedCalls(made, await tx.many(CallsSql.calls_of, run=run.id, turn=None))
 
 
 def recorded_output(record: CallRow) -> str:

@@ -26,7 +26,7 @@ class PastMessage(NamedTuple):
     fingerprint: str | None  # under which request it was said, where that is not what its turn says
 
 
-class Copy(NamedTuple):
+class MessageCopy(NamedTuple):
     """A message of a fork: which one it is a copy of, and whose it is there. Without a fingerprint, the original's."""
 
     id: str
@@ -36,7 +36,7 @@ class Copy(NamedTuple):
     edited: int = 0  # its blocks are given, not copied
 
 
-class ForkOf(NamedTuple):
+class ForkSource(NamedTuple):
     id: str
     forked_from: str | None
     forked_at: int | None
@@ -54,7 +54,7 @@ class ForkedSession(NamedTuple):
 _PACKAGE = "holdfast.agents.sql"
 
 
-class ForksSql(Statements, package=_PACKAGE, file="forks.sql", rows={"copies": Copy, "blocks": NewBlock}):
+class ForksSql(Statements, package=_PACKAGE, file="forks.sql", rows={"copies": MessageCopy, "blocks": NewBlock}):
     past: Many[PastMessage]
     add_fork: Exec
     find_fork: One[ForkedSession]
@@ -63,4 +63,4 @@ class ForksSql(Statements, package=_PACKAGE, file="forks.sql", rows={"copies": C
     add_blocks: Exec
     mark_fork: Exec
     generation_seen: One[Generation]
-    fork_of: One[ForkOf]
+    fork_of: One[ForkSource]

@@ -111,7 +111,7 @@ async def pipes(
     )
     heard, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writing, said = anyio.create_memory_object_stream[SessionMessage](0)
-    speaking = _Speaking(process, heard, said, ended)
+    speaking = _MessageExchange(process, heard, said, ended)
     tasks = [asyncio.create_task(each) for each in (speaking.read(), speaking.write())]
     try:
         yield reading, writing
@@ -124,7 +124,7 @@ async def pipes(
         await asyncio.shield(asyncio.create_task(_stop(process)))
 
 
-class _Speaking:
+class _MessageExchange:
     """Messages in both directions, until either side has enough."""
 
     def __init__(self, process: asyncio.subprocess.Process, heard: Any, said: Any, ended: Ended) -> None:
@@ -225,7 +225,7 @@ async def bound_answer(response: Response) -> None:
     """For `httpx2`: the answer has a length, as it comes and unpacked, because nothing packed is asked for."""
     from httpx2 import AsyncByteStream, StreamError
 
-    class Bounded(AsyncByteStream):
+    class BoundedStream(AsyncByteStream):
         def __init__(self, stream: AsyncByteStream) -> None:
             self._stream = stream
 
@@ -244,7 +244,7 @@ async def bound_answer(response: Response) -> None:
         raise StreamError("it sent a packed answer, which was not asked for")
     if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):  # which the SDK bounds
         assert isinstance(response.stream, AsyncByteStream)
-        response.stream = Bounded(response.stream)
+        response.stream = BoundedStream(response.stream)
 
 
 _OPENING = 60.0  # seconds for a server to start and to answer for the first time
@@ -289,7 +289,7 @@ class McpConnections:
     def __init__(self, here: Callable[[], object]) -> None:
         """`here` is what the app has open on the running loop: see `core.LoopState`."""
         self._here = here
-        self._opened: weakref.WeakKeyDictionary[object, _Opened] = weakref.WeakKeyDictionary()
+        self._opened: weakref.WeakKeyDictionary[object, _OpenConnections] = weakref.WeakKeyDictionary()
         self._suspects: dict[str, None] = {}  # keys of calls during which a server died, the oldest first
 
     async def list_tools(self, server: McpServer) -> list[Listed]:
@@ -311,7 +311,7 @@ class McpConnections:
         `key`: the same for every attempt of one call, sent as metadata for servers that deduplicate. `again`: it may be
         asked again, which it is when others were under way: any of them may have ended the server.
         """
-        asked = _Asked(name, dict(arguments), key)
+        asked = _ToolCall(name, dict(arguments), key)
         if not (again and key in self._suspects):
             try:
                 async with self._used(self._connection(server)) as client:
@@ -322,7 +322,7 @@ class McpConnections:
                     raise
         return await self._call_apart(server, asked)
 
-    async def _call_apart(self, server: McpServer, asked: _Asked) -> CallToolResult:
+    async def _call_apart(self, server: McpServer, asked: _ToolCall) -> CallToolResult:
         """Ask on a connection that no other call uses, so that none is disturbed."""
         async with self._mine().apart:
             connection = _Connection(server)
@@ -355,8 +355,8 @@ class McpConnections:
                 why = connection.left_because or _said(problem)
                 raise ConnectionLost(connection.server.name, why, alone=alone) from None
 
-    def _mine(self) -> _Opened:
-        return self._opened.setdefault(self._here(), _Opened())
+    def _mine(self) -> _OpenConnections:
+        return self._opened.setdefault(self._here(), _OpenConnections())
 
     def _connection(self, server: McpServer) -> _Connection:
         mine = self._mine().connections
@@ -375,12 +375,12 @@ class McpConnections:
 
     async def close(self) -> None:
         """Let go of what was opened here, and of nothing else: a test may have bound the app to another place."""
-        mine = self._opened.pop(self._here(), _Opened())
+        mine = self._opened.pop(self._here(), _OpenConnections())
         await asyncio.gather(*(connection.close() for connection in mine.connections.values()), *mine.leaving)
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenConnections:
     """What is open in one place."""
 
     connections: dict[str, _Connection] = field(default_factory=dict)
@@ -388,7 +388,7 @@ class _Opened:
     apart: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_APART))
 
 
-class _Asked(NamedTuple):
+class _ToolCall(NamedTuple):
     """One call, however often it is asked."""
 
     name: str
@@ -457,7 +457,7 @@ class _Connection:
             self._task.cancel()
         await asyncio.wait({self._task})
 
-    def _left(self, why: str) -> None:
+    def _on_leave(self, why: str) -> None:
         self.left_because = why
         self._end()
 
@@ -469,7 +469,7 @@ class _Connection:
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(_OPENING):
-                    client = await _opened(self.server, stack, self._end, self._left)
+                    client = await _opened(self.server, stack, self._end, self._on_leave)
                 if not self._opened.done():
                     self._opened.set_result(client)
                 await self._leave.wait()
@@ -557,10 +557,10 @@ async def _http(server: McpServer, stack: AsyncExitStack) -> AbstractAsyncContex
 async def _watched(transport: AbstractAsyncContextManager[Any], ended: Callable[[], None]) -> AsyncIterator[Any]:
     """The same transport; says when the other side has ended, which the SDK tells nobody but the next call."""
     async with transport as (reading, writing):
-        yield _Reading(reading, ended), writing
+        yield _StreamWithEnd(reading, ended), writing
 
 
-class _Reading:
+class _StreamWithEnd:
     """A stream of messages that says when it ends; anything else about it is the SDK's."""
 
     def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
@@ -577,7 +577,7 @@ class _Reading:
             self._on_end()
             raise
 
-    def __aiter__(self) -> _Reading:
+    def __aiter__(self) -> _StreamWithEnd:
         return self
 
     async def __anext__(self) -> Any:
@@ -587,7 +587,7 @@ class _Reading:
             self._on_end()
             raise
 
-    async def __aenter__(self) -> _Reading:
+    async def __aenter__(self) -> _StreamWithEnd:
         await self._stream.__aenter__()
         return self
 

@@ -83,7 +83,7 @@ def _unchecked(ctx: ToolContext) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class ToolDeclarations:
     """How the tools of a server are declared; as the options of `@hf.tool`."""
 
     effect: Effect | None = None  # None: as the server says
@@ -122,7 +122,7 @@ class McpTools:
         if self._servers.get(name, server) != server:
             raise UsageError(f"this app already has an MCP server {name!r}: give this one another name.")
         effect = options.get("effect")
-        declared = Declared(
+        declared = ToolDeclarations(
             effect=None if effect is None else _checked(effect),
             effects={tool: _checked(each) for tool, each in (options.get("effects") or {}).items()},
             options=_tool_options(options),
@@ -148,7 +148,7 @@ class McpTools:
             return thread.submit(lambda: asyncio.run(listed())).result()
 
     def _declare_remote(
-        self, server: McpServer, listed: Sequence[Listed], names: Mapping[str, str], declared: Declared
+        self, server: McpServer, listed: Sequence[Listed], names: Mapping[str, str], declared: ToolDeclarations
     ) -> list[Tool[Any, Any]]:
         made = []
         for tool in listed:

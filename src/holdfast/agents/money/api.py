@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from holdfast import durations, validation
 from holdfast.agents.api.session import Session
-from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.core import AgentsCore, AppPart
 from holdfast.agents.definition import nano_of
 from holdfast.agents.money.budgets import DAY_US
 from holdfast.agents.money.records import BudgetRow, BudgetsSql, BudgetState, UsedRow
@@ -45,14 +45,14 @@ class TimeSpan(NamedTuple):
     until: int
 
 
-class Parts(NamedTuple):
+class TimeParts(NamedTuple):
     """Which hours and days of the tally, and which turns."""
 
     tallied: Sequence[tuple[str, TimeSpan]]
     read: Sequence[TimeSpan]
 
 
-def parts_of(asked: TimeSpan, mark: int, now_us: int) -> Parts:
+def parts_of(asked: TimeSpan, mark: int, now_us: int) -> TimeParts:
     """What is counted up to the mark is read from the tally, and what was removed since then too."""
     behind = asked.until > mark
     low = -(-asked.since // HOUR) * HOUR
@@ -60,11 +60,11 @@ def parts_of(asked: TimeSpan, mark: int, now_us: int) -> Parts:
         low = -(-asked.since // DAY) * DAY
     high = -(-asked.until // HOUR) * HOUR if behind else asked.until // HOUR * HOUR
     if low >= high:
-        return Parts([], [asked])
+        return TimeParts([], [asked])
     first, last = -(-low // DAY) * DAY, high // DAY * DAY
     whole = [("hour", TimeSpan(low, first)), ("day", TimeSpan(first, last)), ("hour", TimeSpan(last, high))]
     rest = TimeSpan(max(mark + 1, low), asked.until) if behind else TimeSpan(high, asked.until)
-    return Parts(whole if first < last else [("hour", TimeSpan(low, high))], [TimeSpan(asked.since, low), rest])
+    return TimeParts(whole if first < last else [("hour", TimeSpan(low, high))], [TimeSpan(asked.since, low), rest])
 
 
 @reading
@@ -171,7 +171,7 @@ class Used:
         return Decimal(self.cost_nano) / 1_000_000_000
 
 
-class BudgetsList(Reaching):
+class BudgetsList(AppPart):
     """`hf.budgets`: `await hf.budgets.set("20.00", tenant="acme", per="1d")`."""
 
     def __init__(self, app: AgentsCore, tenant: str | None = None) -> None:

@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from holdfast.agents.definition import nano_of
-from holdfast.agents.money.records import AppliedBudget, BudgetsSql, BudgetUse, CallCost, Reserved, UseName
+from holdfast.agents.money.records import AppliedBudget, BudgetsSql, BudgetUse, CallCost, Reservation, UseName
 from holdfast.agents.rows import LoadedRun, UsageBelow
-from holdfast.agents.statements import LookingSql, RunsSql
+from holdfast.agents.statements import RunsSql, RunTreesSql
 from holdfast.durations import show
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction
@@ -32,7 +32,7 @@ from holdfast.outcomes import Snooze
 _NAME = "tree "  # behind every id of a budget, so that the rows of both are locked in one order
 
 
-class Tree(NamedTuple):
+class TreeBudget(NamedTuple):
     """The limit of a tree, and what is spent and reserved of it now."""
 
     name: str
@@ -62,7 +62,7 @@ def above(options: Mapping[str, Any], root: str) -> list[tuple[str, dict[str, An
     return [(str(id), limits) for id, limits in found if limits is not None]
 
 
-def passed_on(run: LoadedRun) -> dict[str, Any]:
+def inherited_options(run: LoadedRun) -> dict[str, Any]:
     """What a run says in the options of the runs that it starts about its limits and those above it."""
     own: dict[str, Any] = codec.decode(run.options)
     limits = own.get("limits") or codec.decode(run.definition).get("limits")
@@ -77,7 +77,7 @@ def is_limited(run: LoadedRun) -> bool:
     return bool(_limits_above(run))
 
 
-async def hold(tx: Transaction, run: LoadedRun) -> list[Tree]:
+async def hold(tx: Transaction, run: LoadedRun) -> list[TreeBudget]:
     """The trees that a run is part of and whose cost is limited, from the top down, locked until a call is reserved.
 
     They are locked in the order of their names, as those who settle lock them.
@@ -95,12 +95,12 @@ async def hold(tx: Transaction, run: LoadedRun) -> list[Tree]:
     for id, limit in limits.items():
         use = held[name_of_tree(id)]
         assert use is not None
-        found.append(Tree(use.budget, limit, spent.get(id, 0), use.reserved_nano))
+        found.append(TreeBudget(use.budget, limit, spent.get(id, 0), use.reserved_nano))
     return found
 
 
 async def _below(tx: Transaction, ids: Sequence[str]) -> Sequence[UsageBelow]:
-    return await tx.many(LookingSql.usage_below, ids=ids) if ids else ()
+    return await tx.many(RunTreesSql.usage_below, ids=ids) if ids else ()
 
 
 def _limits_above(run: LoadedRun) -> dict[str, int]:
@@ -133,7 +133,7 @@ _LATER_US = 30_000_000
 _LOOK_US = 300_000_000  # a budget may be raised, and a run interrupted, before its next period begins
 
 
-class Over(NamedTuple):
+class ExceededBudget(NamedTuple):
     """A budget that a call does not fit into any more."""
 
     budget: str
@@ -162,7 +162,7 @@ class BudgetedCall(NamedTuple):
     lasting_us: int | None = None  # after so long nobody settles it any more; None: its run does, or ends
 
 
-async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over | None:
+async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> ExceededBudget | None:
     """Reserve what a call may cost in every budget that the run is under, or say which of them it does not fit.
 
     The limit of a tree of runs is one of them.
@@ -184,10 +184,12 @@ async def reserve(tx: Transaction, run: LoadedRun, turn: int, nano: int) -> Over
     return over
 
 
-async def _reserve_in_trees(tx: Transaction, run: LoadedRun, turn: int, held: Sequence[Tree], nano: int) -> Over | None:
+async def _reserve_in_trees(
+    tx: Transaction, run: LoadedRun, turn: int, held: Sequence[TreeBudget], nano: int
+) -> ExceededBudget | None:
     over = [tree for tree in held if tree.is_full(nano)]
     if not over:
-        here = [Reserved(tree.name, 0, nano) for tree in held]
+        here = [Reservation(tree.name, 0, nano) for tree in held]
         await tx.run(BudgetsSql.reserve, run=run.id, turn=turn, lasting_us=None, reserved=here)
         return None
     await settle(tx, [(run, turn, 0)])  # what the budgets have just reserved for it
@@ -195,13 +197,13 @@ async def _reserve_in_trees(tx: Transaction, run: LoadedRun, turn: int, held: Se
     return next((each for each in ends if each.policy == "end"), ends[0])
 
 
-def _over_tree(tree: Tree, nano: int) -> Over:
+def _over_tree(tree: TreeBudget, nano: int) -> ExceededBudget:
     name, limit, spent, reserved = tree
     held = f", {usd(reserved)} reserved" if reserved else ""
     words = f"{usd(spent)} USD of {usd(limit)} spent{held}, and the next call may cost {usd(nano)}"
     if reserved and spent + nano <= limit:  # there is money, if what is under way costs less than it may
-        return Over(name, name, words, "wait", _SOON_US)
-    return Over(name, name, words, "end", 0, nano)
+        return ExceededBudget(name, name, words, "wait", _SOON_US)
+    return ExceededBudget(name, name, words, "end", 0, nano)
 
 
 async def _cost_of_tree(tx: Transaction, run: LoadedRun) -> int:
@@ -216,13 +218,13 @@ async def _until_settled(tx: Transaction, use: str, now: int) -> int:
     return min(_LATER_US, max(_SOON_US, age // 4))
 
 
-async def reserve_apart(tx: Transaction, call: BudgetedCall, nano: int) -> Over | None:
+async def reserve_apart(tx: Transaction, call: BudgetedCall, nano: int) -> ExceededBudget | None:
     """The same for a summary that no run asked for."""
     await release(tx, call.owner)
     return await _reserve(tx, call, nano)
 
 
-async def _reserve(tx: Transaction, call: BudgetedCall, nano: int) -> Over | None:
+async def _reserve(tx: Transaction, call: BudgetedCall, nano: int) -> ExceededBudget | None:
     found = await tx.many(BudgetsSql.budgets_of, session=call.session, tenant=call.tenant)
     if not found:
         return None
@@ -239,7 +241,7 @@ async def _reserve(tx: Transaction, call: BudgetedCall, nano: int) -> Over | Non
         run=call.owner,
         turn=call.turn,
         lasting_us=call.lasting_us,
-        reserved=[Reserved(use.budget, use.period, nano) for use in uses],
+        reserved=[Reservation(use.budget, use.period, nano) for use in uses],
     )
     return None
 
@@ -251,7 +253,7 @@ async def _open(tx: Transaction, found: Sequence[AppliedBudget], nano: int = 0) 
 
 def _first_over(
     call: BudgetedCall, rules: Mapping[str, AppliedBudget], uses: Sequence[BudgetUse], nano: int
-) -> Over | None:
+) -> ExceededBudget | None:
     for use in uses:
         rule = rules[use.budget]
         if nano <= call.beyond.get(rule.id, -1):
@@ -261,7 +263,7 @@ def _first_over(
     return None
 
 
-def _over(rule: AppliedBudget, spent: int, reserved: int, nano: int, now: int) -> Over:
+def _over(rule: AppliedBudget, spent: int, reserved: int, nano: int, now: int) -> ExceededBudget:
     period = f" in {name_of(rule.period_us)}" if rule.period_us else ""
     held = f", {usd(reserved)} reserved" if reserved else ""
     words = (
@@ -271,11 +273,11 @@ def _over(rule: AppliedBudget, spent: int, reserved: int, nano: int, now: int) -
     if rule.scope == "everybody":  # what others spend is nobody's business
         words = f"the budget of everyone{period} has less left than the next call may cost ({usd(nano)} USD)"
     if reserved and spent + nano <= rule.limit_nano:  # there is money, if what is under way costs less than it may
-        return Over(rule.id, rule.budget, words, "wait", _SOON_US)
+        return ExceededBudget(rule.id, rule.budget, words, "wait", _SOON_US)
     if rule.policy == "wait" and nano > rule.limit_nano:
-        return Over(rule.id, rule.budget, f"{words}: that is more than one period's budget", "end", 0)
+        return ExceededBudget(rule.id, rule.budget, f"{words}: that is more than one period's budget", "end", 0)
     left_us = rule.period_us - now % rule.period_us if rule.period_us else 0
-    return Over(rule.id, rule.budget, words, rule.policy, min(left_us, _LOOK_US), rule.limit_nano + nano)
+    return ExceededBudget(rule.id, rule.budget, words, rule.policy, min(left_us, _LOOK_US), rule.limit_nano + nano)
 
 
 def _named(rule: AppliedBudget) -> str:

@@ -62,11 +62,11 @@ class Spent(NamedTuple):
         }
 
 
-class Priced(Protocol):
+class PricedUsage(Protocol):
     def cost_nano(self, model: str, usage: dict[str, Any], tier: Tier = "standard") -> int: ...
 
 
-def spent_on(book: Priced, model: str, usage: dict[str, Any], tier: Tier = "standard") -> Spent:
+def spent_on(book: PricedUsage, model: str, usage: dict[str, Any], tier: Tier = "standard") -> Spent:
     return Spent(
         usage=codec.encode(usage, what="the usage", cap=1 << 20),
         input_tokens=int(usage.get("input_tokens") or 0),

@@ -13,7 +13,7 @@ from holdfast.agents.rows import LoadedRun, UsageBelow, UsageRow
 from holdfast.durations import microseconds, show
 from holdfast.errors import UsageError
 from holdfast.kernel import codec
-from holdfast.kernel.database import Transacting
+from holdfast.kernel.database import Transactor
 from holdfast.outcomes import Fail
 from holdfast.text import plural
 
@@ -48,7 +48,7 @@ def missing_price(book: PricedLimits, model: str, run: LoadedRun, spec: AgentSpe
     return None
 
 
-class Exceeded(NamedTuple):
+class ExceededLimit(NamedTuple):
     limit: str
     words: str
 
@@ -60,20 +60,20 @@ def is_last(run: LoadedRun, spec: AgentSpec, spent: Spent) -> bool:
     return exceeded(then, limits_of(run, spec)) is not None
 
 
-def exceeded(run: LoadedRun, limits: Limits) -> Exceeded | None:
+def exceeded(run: LoadedRun, limits: Limits) -> ExceededLimit | None:
     """Which limit the run has reached, and in words."""
     if limits.turns is not None and run.turns >= limits.turns:
-        return Exceeded("turns", f"{plural(run.turns, 'turn')} of {limits.turns}")
+        return ExceededLimit("turns", f"{plural(run.turns, 'turn')} of {limits.turns}")
     if limits.tokens is not None and run.tokens >= limits.tokens:
-        return Exceeded("tokens", f"{run.tokens:,} tokens of {limits.tokens:,}")
+        return ExceededLimit("tokens", f"{run.tokens:,} tokens of {limits.tokens:,}")
     if limits.cost_nano is not None and run.cost_nano and run.cost_nano >= limits.cost_nano:
-        return Exceeded("cost", f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}")
+        return ExceededLimit("cost", f"{run.cost_nano / 1e9:.6f} USD of {limits.cost}")
     if limits.time is not None and run.now - run.created_at >= microseconds(limits.time):
-        return Exceeded("time", f"{show(microseconds(limits.time))} of wall clock")
+        return ExceededLimit("time", f"{show(microseconds(limits.time))} of wall clock")
     return None
 
 
-async def reached(store: Transacting, run: LoadedRun, spec: AgentSpec) -> Exceeded | None:
+async def reached(store: Transactor, run: LoadedRun, spec: AgentSpec) -> ExceededLimit | None:
     """Which limit is reached: the run's own, over all that is below it, or that of a run above it."""
     limits = limits_of(run, spec)
     used = await _used(store, run, spec, limits)
@@ -91,7 +91,7 @@ async def reached(store: Transacting, run: LoadedRun, spec: AgentSpec) -> Exceed
     return None
 
 
-async def _used(store: Transacting, run: LoadedRun, spec: AgentSpec, limits: Limits) -> UsageRow | UsageBelow | None:
+async def _used(store: Transactor, run: LoadedRun, spec: AgentSpec, limits: Limits) -> UsageRow | UsageBelow | None:
     """What the run and all below it have used; None: what is known of itself is all there is."""
     if not spec.agents or (limits.turns, limits.tokens, limits.cost) == (None, None, None):
         return None

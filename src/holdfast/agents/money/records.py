@@ -57,7 +57,7 @@ class BudgetUse(NamedTuple):
     reserved_nano: int
 
 
-class Reserved(NamedTuple):
+class Reservation(NamedTuple):
     budget: str
     period: int
     nano: int
@@ -91,7 +91,7 @@ class UsedRow(NamedTuple):
 _PACKAGE = "holdfast.agents.sql"
 
 
-_ROWS = {"applied": UseName, "reserved": Reserved, "costs": CallCost}
+_ROWS = {"applied": UseName, "reserved": Reservation, "costs": CallCost}
 
 
 class BudgetsSql(Statements, package=_PACKAGE, file="budgets.sql", rows=_ROWS):

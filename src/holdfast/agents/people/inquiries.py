@@ -44,7 +44,7 @@ _Verdict = Literal[InquiryState.APPROVED, InquiryState.DENIED, InquiryState.ANSW
 _NOT_RUN = "Nobody decided in time, so this call was not run."
 
 
-class Default(NamedTuple):
+class DefaultRuling(NamedTuple):
     """What nobody said in time."""
 
     verdict: _Verdict
@@ -52,14 +52,14 @@ class Default(NamedTuple):
     answer: Any
 
 
-def default_of(row: InquiryRow) -> Default:
+def default_of(row: InquiryRow) -> DefaultRuling:
     """What an inquiry was asked with for this case; without anything, nobody has allowed it."""
     given: Mapping[str, Any] = codec.decode(row.fallback) or {"verdict": InquiryState.DENIED}
     if given.get("verdict") not in get_args(_Verdict):
         raise NotUnderstood(f"inquiry {row.id}", f"when nobody decides, {given!r} is to be done")
     late = f"Nobody decided in time. {MAY_HAVE_RUN}" if row.kind == "review" else _NOT_RUN
     verdict = cast(_Verdict, InquiryState(given["verdict"]))
-    return Default(verdict, str(given.get("message") or late), given.get("answer"))
+    return DefaultRuling(verdict, str(given.get("message") or late), given.get("answer"))
 
 
 def ended_as(row: InquiryRow) -> Literal["truncated", "limited"]:
@@ -114,10 +114,10 @@ async def decide(tx: Transaction, wish: Ruling, prefix: str) -> InquiryRow:
     Who comes after its time finds it expired in what is returned: what follows from that is stored, and `too_late` is
     what to raise once it is committed.
     """
-    found = await _meant(tx, wish)
+    found = await _find_inquiry(tx, wish)
     _check(found, wish)
     if found.state != InquiryState.OPEN:
-        return _again(found, wish)
+        return _check_same_decision(found, wish)
     place = await tx.one(InquiriesSql.inquiry_place, run=found.run, call=found.call)
     if place is None:
         raise NotFound(f"the run of inquiry {found.id} no longer exists.")
@@ -130,7 +130,7 @@ async def decide(tx: Transaction, wish: Ruling, prefix: str) -> InquiryRow:
         wish = (late := wish)._replace(verdict=InquiryState.EXPIRED, by="", message="", input=None, answer=None)
         decided = await _store(tx, wish)
         if decided is None:
-            return _again(await _meant(tx, late), late)
+            return _check_same_decision(await _find_inquiry(tx, late), late)
     changes = Changes(prefix)
     changes.tell(
         found.run, "input_given", {"inquiry": found.id, "kind": found.kind, "verdict": wish.verdict, "by": wish.by}
@@ -146,7 +146,7 @@ async def _store(tx: Transaction, wish: Ruling) -> InquiryRow | None:
     return await tx.one(InquiriesSql.decide_inquiry, id=wish.id, state=wish.verdict, by=wish.by or None, decision=given)
 
 
-async def _meant(tx: Transaction, wish: Ruling) -> InquiryRow:
+async def _find_inquiry(tx: Transaction, wish: Ruling) -> InquiryRow:
     open_ones = [row for row in await tx.many(InquiriesSql.open_inquiries, id=wish.id) if _sees(wish, row)]
     exact = [row for row in open_ones if row.id == wish.id]
     if len(open_ones) == 1 or exact:
@@ -171,7 +171,7 @@ def _decision(wish: Ruling) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _again(row: InquiryRow, wish: Ruling) -> InquiryRow:
+def _check_same_decision(row: InquiryRow, wish: Ruling) -> InquiryRow:
     same = (codec.decode(row.decision) or {}) == codec.decode(_json(_decision(wish)))
     if wish.verdict == InquiryState.EXPIRED or (wish.verdict == row.state and same):
         return row
@@ -201,7 +201,7 @@ async def _follow(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: R
     elif said.verdict == InquiryState.DENIED:
         await _end(tx, row, place, changes)
     else:
-        await _go_on(tx, row, place, said, changes)
+        await _continue_run(tx, row, place, said, changes)
 
 
 async def _follow_call(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
@@ -236,7 +236,7 @@ def _refusal(row: InquiryRow, said: Ruling) -> str:
     return f"{why} {MAY_HAVE_RUN}" if row.kind == "review" else why
 
 
-async def _go_on(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
+async def _continue_run(tx: Transaction, row: InquiryRow, place: InquiryPlace, said: Ruling, changes: Changes) -> None:
     """The run continues: with what the person said, or past its limit."""
     if row.kind == "continuation":
         text = str(said.answer) if said.answer not in (None, "") else CONTINUE

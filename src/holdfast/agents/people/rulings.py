@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import validation
-from holdfast.agents.core import AgentsCore, Reaching
+from holdfast.agents.core import AgentsCore, AppPart
 from holdfast.agents.definition import TOOL_KIND, AgentSpec, ToolSpec
-from holdfast.agents.listings import LOOK, FoundRows, Lead, LookPlace, count_rows, find_page, shown_page
+from holdfast.agents.listings import LOOK, FoundRows, IndexedFilter, LookPlace, count_rows, find_page, shown_page
 from holdfast.agents.people import inquiries
 from holdfast.agents.people.inquiries import Ruling, too_late
 from holdfast.agents.people.records import InquiryListsSql, InquiryRow
@@ -27,15 +27,15 @@ from holdfast.values import Page, place
 
 
 _FIRST = (-1, "")
-_ALL = Lead(InquiryListsSql.inquiries_all, None, InquiryListsSql.count_inquiries_all)
-_OF_RUN = Lead(InquiryListsSql.inquiries_of_run, None, InquiryListsSql.count_inquiries_of_run)
-_OPEN = Lead(
+_ALL = IndexedFilter(InquiryListsSql.inquiries_all, None, InquiryListsSql.count_inquiries_all)
+_OF_RUN = IndexedFilter(InquiryListsSql.inquiries_of_run, None, InquiryListsSql.count_inquiries_of_run)
+_OPEN = IndexedFilter(
     InquiryListsSql.inquiries_open, InquiryListsSql.end_of_inquiries_open, InquiryListsSql.count_inquiries_open
 )
-_DECIDED = Lead(
+_DECIDED = IndexedFilter(
     InquiryListsSql.inquiries_decided, InquiryListsSql.end_of_inquiries_decided, InquiryListsSql.count_inquiries_decided
 )
-_OF_TENANT = Lead(
+_OF_TENANT = IndexedFilter(
     InquiryListsSql.inquiries_of_tenant,
     InquiryListsSql.end_of_inquiries_of_tenant,
     InquiryListsSql.count_inquiries_of_tenant,
@@ -50,7 +50,7 @@ class InquiryFilters(NamedTuple):
     run: str | None = None
 
     @property
-    def lead(self) -> Lead[InquiryRow]:
+    def lead(self) -> IndexedFilter[InquiryRow]:
         """The filter that reads the fewest rows by an index. Open ones are few."""
         if self.run is not None:
             return _OF_RUN
@@ -103,7 +103,7 @@ async def find_tool(tx: Transaction, inquiry: InquiryRow) -> ToolSpec | None:
     return None if stored is None else AgentSpec.parse(stored.definition).tool(inquiry.name)
 
 
-class Rulings(Reaching):
+class Rulings(AppPart):
     """`approve`, `deny` and `answer`, for everybody or as one tenant sees it."""
 
     _app: AgentsCore
@@ -119,10 +119,10 @@ class Rulings(Reaching):
         the arguments of a call; the model's own words stay, and its result says what was changed.
         """
         if input is not None:
-            await self._fits(id, input)
+            await self._check_arguments(id, input)
         return await self._decide(Ruling(id, InquiryState.APPROVED, by, digest, input=input))
 
-    async def _fits(self, id: str, input: dict[str, Any]) -> None:
+    async def _check_arguments(self, id: str, input: dict[str, Any]) -> None:
         """`UsageError` when these arguments do not fit the tool: its stored schema, and the tool itself if this
         program has it."""
         row = await self._transact(inquiries.find_inquiry, id)

@@ -31,7 +31,7 @@ EVENT_ROWS = 2_000  # events of a session that one transaction removes
 START = Mark(0, "")
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """How many sessions went, and where the next look begins; None at the end."""
 
     removed: int
@@ -39,7 +39,9 @@ class Pruned(NamedTuple):
     more: bool = False  # something is left for the next transaction
 
 
-async def prune_some_sessions(tx: Transaction, after: Mark, before: int, *, tenant: str | None, own: bool) -> Pruned:
+async def prune_some_sessions(
+    tx: Transaction, after: Mark, before: int, *, tenant: str | None, own: bool
+) -> PruneResult:
     """Look at the next sessions, and remove those where nothing happened since `before`.
 
     Without a tenant, of all; then those of tenants with ages of their own stay, unless `own` says otherwise.
@@ -52,10 +54,10 @@ async def prune_some_sessions(tx: Transaction, after: Mark, before: int, *, tena
     removed, upto = 0, after
     for session in found:
         if session.prunable and (removed == MOST or not await _removed(tx, session.id)):
-            return Pruned(removed, upto, more=True)
+            return PruneResult(removed, upto, more=True)
         removed += session.prunable
         upto = Mark(session.at, session.id)
-    return Pruned(removed, upto if len(found) == LOOK else None, more=len(found) == LOOK)
+    return PruneResult(removed, upto if len(found) == LOOK else None, more=len(found) == LOOK)
 
 
 async def _removed(tx: Transaction, id: str) -> bool:

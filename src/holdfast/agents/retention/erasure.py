@@ -180,14 +180,14 @@ class Eraser:
 
 
 @reading
-async def look_at_jobs(tx: Transaction, tenant: str, after: int) -> tuple[list[Erasable], int | None]:
+async def look_at_jobs(tx: Transaction, tenant: str, after: int) -> tuple[list[ErasableJob], int | None]:
     """The tenant's among the next jobs, and where the next look begins; None at the end."""
     rows = await tx.many(ErasingSql.jobs_after, tenant=tenant, after=after, limit=_LOOK)
-    mine = [Erasable(row.seq, bool(row.ended), row.lane) for row in rows if row.mine]
+    mine = [ErasableJob(row.seq, bool(row.ended), row.lane) for row in rows if row.mine]
     return mine, rows[-1].seq if len(rows) == _LOOK else None
 
 
-class Erasable(NamedTuple):
+class ErasableJob(NamedTuple):
     seq: int
     ended: bool
     lane: str | None

@@ -71,7 +71,7 @@ class BlobRow(NamedTuple):
     stray: int  # whether no block names it
 
 
-class Total(NamedTuple):
+class DayTotal(NamedTuple):
     """What was used on one day."""
 
     day: int
@@ -142,7 +142,7 @@ class TotalsSql(Statements, package=_PACKAGE, file="totals.sql"):
     keep_turns: Exec
     keep_compactions: Exec
     forget_trees_in: Exec
-    totals_of: Many[Total]
+    totals_of: Many[DayTotal]
     add_total: Exec
     delete_total: Exec
 

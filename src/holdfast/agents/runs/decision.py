@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.agents.content import readable
 from holdfast.agents.definition import LAYER, AgentSpec, Delegate, Effect, ToolSpec
-from holdfast.agents.forks.past import NOT_RECORDED, Records, Simulation, policy_of, recorded_output
+from holdfast.agents.forks.past import NOT_RECORDED, RecordedCalls, Simulation, policy_of, recorded_output
 from holdfast.agents.money.budgets import above
 from holdfast.agents.money.limits import limits_of
 from holdfast.agents.people.questions import InquiryKind, call_data, digest_of_input, encode_data
@@ -88,7 +88,7 @@ class Decider:
         number: int,
         settings: Settings,
         approving: ApprovalCheck,
-        records: Records = Records(),  # noqa: B008  it cannot be changed
+        records: RecordedCalls = RecordedCalls(),  # noqa: B008  it cannot be changed
         reading: OutputTypes = unknown_type,
     ) -> None:
         """`approving` says whether a person has to approve a call; a fork may answer it from `records`.

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from holdfast.agents.content import carries_media, content_from_outside, estimate, is_more_than_text
 from holdfast.agents.definition import AGENT_KIND, KINDS, LAYER, TOOL_KIND
 from holdfast.agents.events.log import Changes, state_change
-from holdfast.agents.messages import Placed, Said, add_message, add_messages, encode_block
+from holdfast.agents.messages import MessageDraft, RunRef, add_message, add_messages, encode_block
 from holdfast.agents.money import budgets
 from holdfast.agents.people.questions import review_unknown
 from holdfast.agents.people.records import InquiriesSql
@@ -27,7 +27,7 @@ from holdfast.durations import microseconds
 from holdfast.kernel import codec
 from holdfast.kernel.database import Transaction, hint, reading
 from holdfast.kernel.ids import derived_id
-from holdfast.kernel.rows import Ended, Moved
+from holdfast.kernel.rows import EndedLease, MovedJob
 from holdfast.kernel.states import State
 from holdfast.kernel.waiting import own_channel
 from holdfast.reasons import ACCOUNT_REFUSED
@@ -218,7 +218,7 @@ class AgentJobs:
     async def held_up(self, tx: Transaction, seqs: Sequence[int]) -> Set[int]:
         return {row.seq for row in await tx.many(RunsSql.held_runs, jobs=seqs)}
 
-    async def ended(self, tx: Transaction, jobs: Sequence[Ended | Moved]) -> None:
+    async def ended(self, tx: Transaction, jobs: Sequence[EndedLease | MovedJob]) -> None:
         ours = [job for job in jobs if is_ours(job.kind)]
         changes = Changes(self._announced())
         # A run that succeeds has said so itself; the others have not.
@@ -233,7 +233,7 @@ class AgentJobs:
         closed = await tx.many(CallsSql.close_calls, jobs=called, cap=cap) if called else []
         if unusual := [call.id for call in closed if call.unusual]:
             await _make_readable(tx, unusual, cap)
-        if any(isinstance(job, Moved) for job in ours if job.parent is not None):  # it may have waited for a person
+        if any(isinstance(job, MovedJob) for job in ours if job.parent is not None):  # it may have waited for a person
             await tx.run(InquiriesSql.withdraw_calls, calls=[call.id for call in closed])
         for call in closed:
             changes.tell(call.run, "tool_ended", {"call": call.id, "name": call.name, "state": call.state})
@@ -262,7 +262,7 @@ async def _close(tx: Transaction, run: OpenRun, changes: Changes) -> None:
     await end_run(tx, end, changes)
 
 
-class RunEnding(Placed, Protocol):
+class RunEnding(RunRef, Protocol):
     """As much of a run that ends as its calls need."""
 
     @property
@@ -298,7 +298,7 @@ async def _keep_unread(tx: Transaction, run: FinishedRun) -> None:
     """
     steers = await tx.many(InboxSql.open_steers, run=run.id)
     for steer in steers:
-        await add_messages(tx, [Said(run, "steer", run.turns, codec.decode(steer.body), steer.id)])
+        await add_messages(tx, [MessageDraft(run, "steer", run.turns, codec.decode(steer.body), steer.id)])
     await tx.run(InboxSql.take_steers, ids=[steer.id for steer in steers], turn=run.turns)
 
 

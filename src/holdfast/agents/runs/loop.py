@@ -22,7 +22,7 @@ from typing import Any, Literal, assert_never
 from holdfast.agents import fallback, lanes
 from holdfast.agents.batches.mode import choose_turn, limit_left
 from holdfast.agents.batches.results import commit_kept, reply_of
-from holdfast.agents.batches.steps import Gathering, batch_lane, body_text, defer
+from holdfast.agents.batches.steps import BatchDestination, batch_lane, body_text, defer
 from holdfast.agents.compaction.automatic import CompactionCall, make_room
 from holdfast.agents.compaction.compactor import Compactor
 from holdfast.agents.compaction.config import FULL
@@ -40,7 +40,7 @@ from holdfast.agents.fallback import (
     check_played_here,
 )
 from holdfast.agents.keys import handed_back
-from holdfast.agents.money.budgets import BudgetWait, Over, is_limited, is_tree
+from holdfast.agents.money.budgets import BudgetWait, ExceededBudget, is_limited, is_tree
 from holdfast.agents.money.cost import most_nano, spent_on
 from holdfast.agents.money.limits import is_last, limits_of, missing_price, reached
 from holdfast.agents.providers import ModelAccess, make_ready
@@ -274,7 +274,7 @@ class _Turn:
             return "free"
         call = CompactionCall(self._run, self._spec, asked.request, self._loaded.window, self._unsaid)
         room = await make_room(self._loop.compactor, self._ctx, call)
-        if isinstance(room, Over):
+        if isinstance(room, ExceededBudget):
             return await self._over(room)
         if room == "full":
             return await self._full()
@@ -340,7 +340,7 @@ class _Turn:
                 return None
             case "cancelled":
                 return Cancel("cancelled before the model was asked")
-            case Over() as over:
+            case ExceededBudget() as over:
                 return await self._over(over)
 
     async def _call(self, model: Model | ModelFailure | UsageError, asked: BuiltRequest) -> Reply:
@@ -484,7 +484,7 @@ class _Turn:
     async def _defer(self, asked: BuiltRequest, intent: Intent) -> Outcome | None:
         """Leave the turn to a batch, and the run waits without a worker."""
         credential = self._loop.models.credential(self._model)
-        where = Gathering(
+        where = BatchDestination(
             batch_lane(credential, self._model),
             self._model,
             credential,
@@ -498,7 +498,7 @@ class _Turn:
                 return None
             case "cancelled":
                 return Cancel("cancelled before its turn was put into a batch")
-            case Over() as over:
+            case ExceededBudget() as over:
                 return await self._over(over)
             case _:
                 return Settled()
@@ -508,7 +508,9 @@ class _Turn:
             return Cancel("cancelled before its end was stored")
         return Settled()
 
-    async def _limited(self, limit: str, words: str, *, ask: bool, over: Over | None = None) -> Outcome | None:
+    async def _limited(
+        self, limit: str, words: str, *, ask: bool, over: ExceededBudget | None = None
+    ) -> Outcome | None:
         """A limit is reached: the run ends, or a person is asked first."""
         if not ask:
             return await self._conclude(Conclusion("limited", self._last_text(), limited=words))
@@ -524,7 +526,7 @@ class _Turn:
             case "cancelled":
                 return Cancel("cancelled before a person was asked")
 
-    async def _over(self, over: Over) -> Outcome | None:
+    async def _over(self, over: ExceededBudget) -> Outcome | None:
         """The next call does not fit into a budget any more."""
         if over.policy == "wait":
             return BudgetWait(f"{over.wait_us}us", over.words)

@@ -12,7 +12,7 @@ from holdfast.agents.runs.decision import Decision, ToolCallRequest
 from holdfast.clock import Ports
 from holdfast.kernel import codec
 from holdfast.models import Reply, Request
-from holdfast.observe import Closing, Hearing, ModelAnswer, ModelCall, Played
+from holdfast.observe import AnswerObserver, AttemptObserver, ModelAnswer, ModelCall, PlayedRun
 from holdfast.workers.telemetry import carrying
 
 
@@ -20,7 +20,7 @@ class _Untraced:
     def conclude(self, outcome: object | None) -> None: ...
 
 
-def invoking(ports: Ports, models: ModelAccess, run: LoadedRun | None) -> AbstractContextManager[Closing]:
+def invoking(ports: Ports, models: ModelAccess, run: LoadedRun | None) -> AbstractContextManager[AttemptObserver]:
     """Around what one attempt does for a run; the run may be gone."""
     spans = ports.events.spans
     if spans is None or run is None:
@@ -28,13 +28,13 @@ def invoking(ports: Ports, models: ModelAccess, run: LoadedRun | None) -> Abstra
     spec = AgentSpec.parse(run.definition)
     model = spec.model_for(codec.decode(run.options).get("model"), run.fallback)
     provider = models.provider(model)
-    return spans.invoking(Played(run.id, run.session, run.agent_name, run.agent, run.version, model, provider))
+    return spans.invoking(PlayedRun(run.id, run.session, run.agent_name, run.agent, run.version, model, provider))
 
 
 class AnswerTrace:
     """Who gives an answer to the span of its call, if there is one."""
 
-    def __init__(self, span: Hearing | None) -> None:
+    def __init__(self, span: AnswerObserver | None) -> None:
         self._span = span
 
     def answered(self, reply: Reply) -> Reply:

@@ -17,9 +17,9 @@ from holdfast.agents.batches.records import BatchesSql, RequestBody
 from holdfast.agents.compaction.automatic import compact_after, is_current
 from holdfast.agents.content import estimate, is_more_than_text, readable
 from holdfast.agents.events.log import Changes, created, state_change
-from holdfast.agents.forks.past import Records, load_records
-from holdfast.agents.messages import Said, add_message, add_messages
-from holdfast.agents.money.budgets import Over, is_limited, passed_on, reserve, settle
+from holdfast.agents.forks.past import RecordedCalls, load_records
+from holdfast.agents.messages import MessageDraft, add_message, add_messages
+from holdfast.agents.money.budgets import ExceededBudget, inherited_options, is_limited, reserve, settle
 from holdfast.agents.money.cost import Spent
 from holdfast.agents.people.questions import channel_of, inquire
 from holdfast.agents.people.records import InquiriesSql, NewInquiry
@@ -29,10 +29,10 @@ from holdfast.agents.rows import (
     FailedTurn,
     LoadedRun,
     Mail,
-    MailOf,
     NewCall,
     NewRun,
     ProviderLaneRow,
+    RunMail,
     Steer,
     TurnAttempt,
     WindowBlock,
@@ -88,7 +88,7 @@ class TurnInputs(NamedTuple):
     window: list[WindowBlock]
     lanes: list[ProviderLaneRow]
     steers: list[Steer]  # messages that came for it, not said yet
-    records: Records  # what a fork may be answered with
+    records: RecordedCalls  # what a fork may be answered with
     kept: RequestBody | None = None  # the answer to its turn, from a batch that another program's worker has read
 
 
@@ -138,7 +138,7 @@ class Intent(NamedTuple):
 
 
 QueueResult = Literal["waiting", "first", "cancelled"]
-BeginResult = Literal["begun", "again", "cancelled"] | Over
+BeginResult = Literal["begun", "again", "cancelled"] | ExceededBudget
 
 
 async def queue_up(tx: Transaction, play: Play) -> QueueResult:
@@ -233,7 +233,7 @@ async def _is_interrupted(tx: Transaction, run: LoadedRun) -> bool:
 async def _take_steers(tx: Transaction, run: LoadedRun, number: int, steers: Sequence[Steer]) -> None:
     """What came for the run is said now, after everything that was said before."""
     for steer in steers:
-        await add_messages(tx, [Said(run, "steer", number, codec.decode(steer.body), steer.id)])
+        await add_messages(tx, [MessageDraft(run, "steer", number, codec.decode(steer.body), steer.id)])
     if steers:
         await tx.run(InboxSql.take_steers, ids=[steer.id for steer in steers], turn=number)
 
@@ -351,7 +351,7 @@ async def _fence(tx: Transaction, play: Play, decision: Decision) -> bool | None
     raise LeaseLost(lease.id, lease.fence)
 
 
-def after_mail(mail: Mail | MailOf | None, decision: Decision) -> Decision:
+def after_mail(mail: Mail | RunMail | None, decision: Decision) -> Decision:
     """What follows, when something has come meanwhile: an interrupted run calls nothing, a steered one continues.
 
     Not beyond its limits: then it ends with its answer, and what has come stays in the history for the next run.
@@ -397,7 +397,7 @@ async def store_answers(
     fresh = [each for each in turns if (each.run.id, each.number) in ended]
     if not fresh:
         return []
-    await add_messages(tx, [Said(each.run, "answer", each.number, each.answer.blocks) for each in fresh])
+    await add_messages(tx, [MessageDraft(each.run, "answer", each.number, each.answer.blocks) for each in fresh])
     await settle(tx, [(each.run, each.number, each.answer.spent.cost_nano) for each in fresh])
     for each in fresh:
         for type, data in each.answer.deltas:
@@ -496,7 +496,9 @@ def _child(run: LoadedRun, call: ToolCallRequest, agent: str, name: str, version
         input=codec.encode([{"type": "text", "text": task or "(no task was given)"}], what="a task", cap=1 << 26),
         variables=run.variables,
         metadata="{}",
-        options=to_json(passed_on(run) | {name: own[name] for name in ("beyond_budget", "fork") if name in own}),
+        options=to_json(
+            inherited_options(run) | {name: own[name] for name in ("beyond_budget", "fork") if name in own}
+        ),
         deadline_us=None if run.deadline_at is None else max(1, run.deadline_at - run.now),
     )
 
@@ -509,17 +511,17 @@ async def _answer_on_the_spot(tx: Transaction, turns: Sequence[CommittedTurn]) -
             results.append(await results_of(tx, each.run, each.number))
     await add_messages(tx, results)
     words = [
-        Said(each.run, "continuation", each.number, [{"type": "text", "text": each.decision.continuation}])
+        MessageDraft(each.run, "continuation", each.number, [{"type": "text", "text": each.decision.continuation}])
         for each in turns
         if each.decision.continuation is not None and not each.cancelled
     ]
     await add_messages(tx, words)
 
 
-async def results_of(tx: Transaction, run: LoadedRun, number: int) -> Said:
+async def results_of(tx: Transaction, run: LoadedRun, number: int) -> MessageDraft:
     """The results of a turn's calls as one message, in the order in which they were asked for."""
     calls: list[CallRow] = await tx.many(CallsSql.calls_of, run=run.id, turn=number)
-    return Said(run, "results", number, [result_block(call) for call in calls])
+    return MessageDraft(run, "results", number, [result_block(call) for call in calls])
 
 
 # End without another call, or let a person say whether to continue.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.agents.batches.records import BatchesSql, BatchRow
-from holdfast.agents.fallback import foretold
+from holdfast.agents.fallback import reasons_of_fallback
 from holdfast.agents.keys import missing
 from holdfast.agents.lanes import behind, explain
 from holdfast.agents.people.records import InquiriesSql, InquiryRow
@@ -152,12 +152,12 @@ async def why(tx: Transaction, id: str, *, absent: Collection[int] = ()) -> list
     if unasked := await missing(tx, run, reasons, absent):
         return unasked
     if waiting := await behind(tx, reasons):
-        return [*waiting, *await foretold(tx, run)]
+        return [*waiting, *await reasons_of_fallback(tx, run)]
     line = line_of(run.session)
     if any(isinstance(reason, AwaitsSignal) and reason.channel == line for reason in reasons):
         return [await _ahead(tx, run)]
     if any(reason.gate is Gate.NOT_DUE for reason in reasons):
-        reasons += [*map(explain, await tx.many(ProviderLanesSql.closed_lanes)), *await foretold(tx, run)]
+        reasons += [*map(explain, await tx.many(ProviderLanesSql.closed_lanes)), *await reasons_of_fallback(tx, run)]
         if run.limited is not None:
             reasons.append(OverBudget(limit=run.limited))
     return reasons

@@ -41,11 +41,11 @@ from holdfast.facades.flatagents.registration import Store
 from holdfast.facades.flatagents.work import acting
 from holdfast.kernel.ids import new_id
 from holdfast.machines.bundle import Bundle, Finder, gather, load_file
-from holdfast.machines.family import LaunchLimit, let_in
+from holdfast.machines.family import LaunchLimit, enqueue_within_limit
 from holdfast.machines.graph import GraphSettings, MachineGraph
 from holdfast.machines.hooks import MachineHooks as PlainHooks
 from holdfast.machines.hooks import playing
-from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
+from holdfast.machines.orders import OWN_QUEUES, JobPolicy, first_order, new_job
 from holdfast.machines.problems import Findings
 from holdfast.settings import Settings
 
@@ -136,9 +136,11 @@ def spawn(url: str, asked: LaunchLimit, machine: str, input: Mapping[str, Any], 
     """Enqueue as many of `count` workers as may start; their ids. `about` says which execution starts them."""
     bundle, store = _bundle(machine), Store(url)
     order, core = first_order(bundle, input, **about), store.core
-    jobs = [new_job(new_id(core.ports), order, Way(asked.queue), core.settings) for _ in range(min(count, asked.most))]
+    jobs = [
+        new_job(new_id(core.ports), order, JobPolicy(asked.queue), core.settings) for _ in range(min(count, asked.most))
+    ]
     try:
-        return store.call(store.transact(let_in, asked, jobs))
+        return store.call(store.transact(enqueue_within_limit, asked, jobs))
     finally:
         store.close()
 

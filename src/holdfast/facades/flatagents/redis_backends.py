@@ -69,7 +69,7 @@ class Server:
         self.client.close()
 
 
-class OnServer:
+class RedisBackend:
     """A backend on a Redis server."""
 
     def __init__(self, server: Server) -> None:
@@ -83,7 +83,7 @@ class OnServer:
         self._server.close()
 
 
-class RedisRegistrationBackend(OnServer):
+class RedisRegistrationBackend(RedisBackend):
     """A registry on a Redis server."""
 
     def __init__(
@@ -112,9 +112,9 @@ class RedisRegistrationBackend(OnServer):
         return record
 
     def heartbeat(self, worker_id: str, metadata: Mapping[str, Any] | None = None) -> None:
-        told = dict(metadata or {})
-        codec.encode(told, what="metadata", cap=_CAP)
-        fields = [part for name, value in told.items() for part in (name, json.dumps(value))]
+        kept_metadata = dict(metadata or {})
+        codec.encode(kept_metadata, what="metadata", cap=_CAP)
+        fields = [part for name, value in kept_metadata.items() for part in (name, json.dumps(value))]
         if not self._server.do("heartbeat", check_id(worker_id), *fields):
             raise self._unknown(worker_id)
 
@@ -152,9 +152,9 @@ def _statuses(wanted: WorkerFilter) -> set[str]:
     return {wanted.status} if isinstance(wanted.status, str) else set(wanted.status or ())
 
 
-def _seen(id: str, row: Sequence[str], told: Sequence[str], held: str, now: str) -> tuple[WorkerRecord, int]:
+def _seen(id: str, row: Sequence[str], kept_metadata: Sequence[str], held: str, now: str) -> tuple[WorkerRecord, int]:
     """A worker, and for how many microseconds it has been silent."""
-    fields, more = _pairs(row), {name: json.loads(value) for name, value in _pairs(told).items()}
+    fields, more = _pairs(row), {name: json.loads(value) for name, value in _pairs(kept_metadata).items()}
     said = json.loads(fields["said"])
     said |= {name: more.pop(name) for name in ("host", "pid") if name in more}  # where it is now
     record = WorkerRecord(
@@ -187,7 +187,7 @@ def _fits(worker: WorkerRecord, silent_us: int, wanted: WorkerFilter) -> bool:
     )
 
 
-class RedisWorkBackend(OnServer):
+class RedisWorkBackend(RedisBackend):
     """Pools on a Redis server."""
 
     def __init__(self, url: str = DEFAULT_URL, *, server: Server | None = None) -> None:

@@ -78,7 +78,7 @@ class Store:
         await self._app.close()
 
 
-class Stored:
+class StoreBackend:
     """A backend on a store."""
 
     def __init__(self, store: Store) -> None:
@@ -153,7 +153,7 @@ class WorkerNotes:
         return codec.encode(stored, what="the metadata of a worker", cap=1 << 20)
 
 
-def told(row: WorkerRow) -> WorkerNotes:
+def worker_notes(row: WorkerRow) -> WorkerNotes:
     stored = json.loads(row.metadata or "{}")
     more = tuple(stored.pop("more", {}).items())
     return WorkerNotes(**{"registered": False, **stored}, more=more)
@@ -169,7 +169,12 @@ async def register(tx: Transaction, who: Registration, *, stale_us: int) -> Work
     What a stale one held goes back to its pools, as if it had been reaped.
     """
     before = await latest(tx, who.id)
-    if before is not None and before.status in ALIVE and before.principal == PRINCIPAL and told(before).registered:
+    if (
+        before is not None
+        and before.status in ALIVE
+        and before.principal == PRINCIPAL
+        and worker_notes(before).registered
+    ):
         if before.now - before.heartbeat_at <= stale_us:
             raise DuplicateWorker(who.id, before.hostname, before.pid)
         await workers.lose(tx, before.seq, reason="replaced by a new worker of the same id")
@@ -194,7 +199,7 @@ async def owner_for(tx: Transaction, who: Registration) -> int:
 async def heartbeat(tx: Transaction, worker_id: str, metadata: dict[str, Any]) -> None:
     """`host` and `pid` in the metadata are where the worker is now; everything else is kept beside."""
     row = await _live(tx, worker_id)
-    known = told(row)
+    known = worker_notes(row)
     more = {**dict(known.more), **metadata}
     host, pid = more.pop("host", known.host), more.pop("pid", known.pid)
     changed = WorkerNotes(True, host, pid, known.started_at, known.status, tuple(more.items()))
@@ -209,7 +214,7 @@ async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
     row = await latest(tx, worker_id)
     if row is None or not _is_ours(row):
         raise _unknown(worker_id, row)
-    if status == _STATUSES[row.status] and told(row).status is None:
+    if status == _STATUSES[row.status] and worker_notes(row).status is None:
         return
     if row.status not in ALIVE:
         raise _unknown(worker_id, row)
@@ -222,7 +227,7 @@ async def update_status(tx: Transaction, worker_id: str, status: str) -> None:
         case "lost":
             await workers.lose(tx, row.seq, reason="it was reported as lost")
         case _:
-            known = told(row)
+            known = worker_notes(row)
             own = None if status == "active" else status
             changed = WorkerNotes(True, known.host, known.pid, known.started_at, own, known.more)
             await leases.beat_many(tx, [OwnerBeat(row.seq, row.active, metadata=changed.text())])
@@ -291,7 +296,7 @@ async def _rows(tx: Transaction, *, all: bool, id: str | None = None) -> AsyncIt
 
 
 def _is_ours(row: WorkerRow) -> bool:
-    return row.principal == PRINCIPAL and row.host == NOWHERE and told(row).registered
+    return row.principal == PRINCIPAL and row.host == NOWHERE and worker_notes(row).registered
 
 
 async def _live(tx: Transaction, worker_id: str) -> WorkerRow:
@@ -308,12 +313,12 @@ def _unknown(worker_id: str, row: WorkerRow | None) -> UnknownWorker:
 
 
 def status_of(row: WorkerRow) -> str:
-    own = told(row).status
+    own = worker_notes(row).status
     return own if own is not None and row.status == WorkerState.ACTIVE else _STATUSES[row.status]
 
 
 async def _record(tx: Transaction, row: WorkerRow) -> WorkerRecord:
-    known = told(row)
+    known = worker_notes(row)
     held = await brokers.leases_of(tx, row.seq, limit=1) if row.leases else []
     more = dict(known.more)
     return WorkerRecord(
@@ -331,7 +336,7 @@ async def _record(tx: Transaction, row: WorkerRow) -> WorkerRecord:
     )
 
 
-class HoldfastRegistrationBackend(Stored):
+class HoldfastRegistrationBackend(StoreBackend):
     """Workers by id, each heard of from time to time. `heartbeat_interval` is how often, in seconds."""
 
     def __init__(self, store: Store, *, heartbeat_interval: float = HEARTBEAT_INTERVAL) -> None:

@@ -32,7 +32,7 @@ from holdfast.kernel.states import State
 from holdfast.machines.api import ExecutionHandle, Machine
 from holdfast.machines.documents import plain_value, read_document
 from holdfast.machines.family import give_up, launched
-from holdfast.machines.orders import OWN_QUEUES, Way, first_order, new_job
+from holdfast.machines.orders import OWN_QUEUES, JobPolicy, first_order, new_job
 from holdfast.machines.run import play_here
 from holdfast.machines.triggers import MARK, DeclaredTrigger
 from holdfast.text import plural
@@ -225,7 +225,7 @@ class Triggers:
         for trigger in self._of_work(pool_id):
             order = first_order(self._machine(trigger).bundle, {**trigger.input, "pool_id": pool_id})
             queue = IN_LOOP if trigger.type == "in_loop" else TRIGGERED
-            way = Way(queue, metadata=json.dumps({MARK: trigger.name}))
+            way = JobPolicy(queue, metadata=json.dumps({MARK: trigger.name}))
             made.append(new_job(derived_id("trigger", trigger.name, item_id), order, way, self._app.settings))
         return made
 

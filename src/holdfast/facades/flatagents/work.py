@@ -22,7 +22,7 @@ from holdfast.facades.flatagents.registration import (
     DEFAULT_PATH,
     MEMORY,
     Store,
-    Stored,
+    StoreBackend,
     check_id,
     registration_of,
     sqlite_url,
@@ -34,7 +34,7 @@ from holdfast.kernel.database import Transaction, reading
 from holdfast.kernel.enqueue import enqueue
 from holdfast.kernel.ids import JobId, is_id, new_id
 from holdfast.kernel.routes import route_for
-from holdfast.kernel.rows import Ending, Held, JobRow, Lease, NewJob, Route
+from holdfast.kernel.rows import Ending, JobRow, Lease, LeaseRef, NewJob, Route
 from holdfast.kernel.states import State, WorkerState
 from holdfast.kernel.workers import Registration
 
@@ -100,7 +100,9 @@ async def release_by_worker(tx: Transaction, pool: str, worker_id: str) -> int:
     return 0 if row is None else await registration.take_back(tx, row.seq, queue=queue_of(pool))
 
 
-async def end(tx: Transaction, item_id: str, held: Held | str | None, outcome: str, *, text: str | None = None) -> bool:
+async def end(
+    tx: Transaction, item_id: str, held: LeaseRef | str | None, outcome: str, *, text: str | None = None
+) -> bool:
     """End a claim, which its token or the name of its worker says; False when it is not current any more."""
     job = await find(tx, item_id)
     claim = await _claim(tx, job, held) if isinstance(held, str) else held
@@ -113,7 +115,7 @@ async def end(tx: Transaction, item_id: str, held: Held | str | None, outcome: s
     return bool(await repeated(tx, [ending]))
 
 
-def _ending(claim: Held, job: JobRow, outcome: str, text: str | None) -> Ending:
+def _ending(claim: LeaseRef, job: JobRow, outcome: str, text: str | None) -> Ending:
     match outcome:
         case "succeeded":
             return Ending(*claim, "succeeded", State.SUCCEEDED, 0, 1, text, None)
@@ -126,7 +128,7 @@ def _ending(claim: Held, job: JobRow, outcome: str, text: str | None) -> Ending:
             return Ending(*claim, RELEASED, State.PENDING, 0, 0, None, None)
 
 
-async def _claim(tx: Transaction, job: JobRow, worker_id: str) -> Held | None:
+async def _claim(tx: Transaction, job: JobRow, worker_id: str) -> LeaseRef | None:
     found = await brokers.find_lease(tx, job.id, worker_id)
     return None if found is None else found.lease.held
 
@@ -194,7 +196,7 @@ class PushWatcher(Protocol):
         """They are stored in this database, and the item with them."""
 
 
-class HoldfastWorkBackend(Stored):
+class HoldfastWorkBackend(StoreBackend):
     """Pools by name, in one database."""
 
     def __init__(self, store: Store) -> None:
@@ -216,7 +218,7 @@ class HoldfastWorkPool:
     def __init__(self, store: Store, name: str, backend: HoldfastWorkBackend) -> None:
         self._store = store
         self._backend = backend
-        self._claims: OrderedDict[str, Held] = OrderedDict()
+        self._claims: OrderedDict[str, LeaseRef] = OrderedDict()
         self._lost_answers = LostAnswers()
         self.name = name
 
@@ -360,11 +362,11 @@ class HoldfastWorkPool:
         return ended
 
 
-def _held(fence: str) -> Held:
+def _held(fence: str) -> LeaseRef:
     parts = fence.split(".")
-    if len(parts) != len(Held._fields) or not all(part.isdecimal() for part in parts):
+    if len(parts) != len(LeaseRef._fields) or not all(part.isdecimal() for part in parts):
         raise UsageError(f"{fence!r:.80} is not the fence of a work item: claim returns one.")
-    return Held(*map(int, parts))
+    return LeaseRef(*map(int, parts))
 
 
 class SQLiteWorkBackend(HoldfastWorkBackend):

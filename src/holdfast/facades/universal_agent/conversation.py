@@ -46,7 +46,7 @@ class ClientChannel(Protocol):
     async def close(self, code: int, reason: str) -> None: ...
 
 
-class Served(Protocol):
+class ServedGateway(Protocol):
     """What a gateway must do to be served."""
 
     async def resume_session(self, session_id: str) -> GatewaySession: ...
@@ -61,7 +61,7 @@ class Served(Protocol):
 
 
 async def converse(
-    gateway: Served, session_id: str, channel: ClientChannel, clock: Clock, *, heartbeat: float = HEARTBEAT
+    gateway: ServedGateway, session_id: str, channel: ClientChannel, clock: Clock, *, heartbeat: float = HEARTBEAT
 ) -> None:
     """Serve one client until it leaves. Who may do so is the server's business, before this is called."""
     await channel.accept()
@@ -81,7 +81,7 @@ class Conversation:
     """One connection: a reader, and at most one turn beside it."""
 
     def __init__(
-        self, gateway: Served, session: GatewaySession, channel: ClientChannel, clock: Clock, heartbeat: float
+        self, gateway: ServedGateway, session: GatewaySession, channel: ClientChannel, clock: Clock, heartbeat: float
     ) -> None:
         self._gateway = gateway
         self._session = session

@@ -17,7 +17,7 @@ from holdfast.facades.universal_agent.runtime_db import RuntimeDb
 
 
 @dataclass
-class Handling:
+class HandlerAttempt:
     """One attempt of one run."""
 
     runtime: RuntimeDb
@@ -31,15 +31,15 @@ class Handling:
         return f"{self.job}/{asked}/{self._asked[asked]}"
 
 
-_current: ContextVar[Handling | None] = ContextVar("holdfast_universal_agent_handling", default=None)
+_current: ContextVar[HandlerAttempt | None] = ContextVar("holdfast_universal_agent_handling", default=None)
 
 
-def current() -> Handling | None:
+def current() -> HandlerAttempt | None:
     return _current.get()
 
 
 @contextmanager
-def handled(handling: Handling) -> Iterator[None]:
+def handled(handling: HandlerAttempt) -> Iterator[None]:
     """Around a handler."""
     before = _current.set(handling)
     try:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from holdfast import events as told
+from holdfast import events as run_events
 from holdfast.agents.api.agent import Agent
 from holdfast.agents.api.lists import Tenant
 from holdfast.agents.api.options import RunOptions
@@ -61,12 +61,12 @@ REPEATED_WITHIN = timedelta(seconds=120)  # the same input without an id, so soo
 Admission = Literal["accepted", "duplicate_in_progress", "duplicate_completed"]
 
 
-class Admitted(NamedTuple):
+class AdmittedTurn(NamedTuple):
     run: Run[Any]
     status: Admission
 
 
-class Admitting:
+class SessionAdmission:
     """Admits turns to one session."""
 
     def __init__(self, app: Holdfast, session: GatewaySession, own: Session, tenant: str | None) -> None:
@@ -77,7 +77,7 @@ class Admitting:
 
     async def admit(
         self, agent: Agent[Any], request: GatewayRequest, turn: str | None, repeated_within: timedelta | None
-    ) -> Admitted:
+    ) -> AdmittedTurn:
         """The run of a turn; `SessionBusy` while another turn of the session is under way.
 
         A `turn` that is known is the same turn again. Without one, and if `repeated_within` is given, the session's
@@ -92,9 +92,9 @@ class Admitting:
             options["key"] = f"universal_agent/{self._session.session_id}/{turn}"
         run = await agent.enqueue(request.user_input, **options)
         if run.fresh:
-            return Admitted(run, "accepted")
+            return AdmittedTurn(run, "accepted")
         ended = (await run.refresh()).finalized_at is not None
-        return Admitted(run, "duplicate_completed" if ended else "duplicate_in_progress")
+        return AdmittedTurn(run, "duplicate_completed" if ended else "duplicate_in_progress")
 
     async def _repeated(self, said: str, within: timedelta) -> str:
         """An id for a turn that came without one: that of the newest turn, if this repeats it and it did not fail.
@@ -208,34 +208,34 @@ def _run_status(run: RunRecord) -> str:
 def agent_event(event: Event) -> AgentEvent | None:
     """How a client of a gateway learns of an event; None: not at all."""
     match event:
-        case told.TextDelta(text=text):
+        case run_events.TextDelta(text=text):
             return AgentEvent(EventType.TEXT, {"text": text})
-        case told.ThinkingDelta(text=text):
+        case run_events.ThinkingDelta(text=text):
             return AgentEvent(EventType.THINKING, {"thinking": text})
-        case told.ToolCalled():
+        case run_events.ToolCalled():
             return AgentEvent(EventType.TOOL_CALL, {"id": event.call, "name": event.name, "input": event.input})
-        case told.ToolEnded():
+        case run_events.ToolEnded():
             failed = event.state != "completed"
             return AgentEvent(
                 EventType.TOOL_RESULT, {"tool_use_id": event.call, "name": event.name, "is_error": failed}
             )
-        case told.ApprovalRequested() | told.QuestionAsked() | told.InputRequested():
+        case run_events.ApprovalRequested() | run_events.QuestionAsked() | run_events.InputRequested():
             return AgentEvent(EventType.INPUT_REQUIRED, _wanted(event))
-        case told.InputGiven():
+        case run_events.InputGiven():
             return AgentEvent(
                 EventType.INPUT_RESPONSE, {"input_id": event.inquiry, "verdict": event.verdict, "by": event.by}
             )
-        case told.RunEnded():
+        case run_events.RunEnded():
             return _ended(event)
         case _:
             return _status_event(event)
 
 
-def _wanted(event: told.ApprovalRequested | told.QuestionAsked | told.InputRequested) -> Data:
+def _wanted(event: run_events.ApprovalRequested | run_events.QuestionAsked | run_events.InputRequested) -> Data:
     match event:
-        case told.QuestionAsked():
+        case run_events.QuestionAsked():
             return {"input_id": event.inquiry, "category": "question", "question": event.question}
-        case told.ApprovalRequested():
+        case run_events.ApprovalRequested():
             question = event.reason or f"May {event.call.name} be called?"
             call = {"name": event.call.name, "input": event.call.input, "digest": event.digest}
             return {"input_id": event.inquiry, "category": event.kind, "question": question, "call": call}
@@ -243,7 +243,7 @@ def _wanted(event: told.ApprovalRequested | told.QuestionAsked | told.InputReque
             return {"input_id": event.inquiry, "category": event.kind, "question": event.reason}
 
 
-def _ended(event: told.RunEnded) -> AgentEvent:
+def _ended(event: run_events.RunEnded) -> AgentEvent:
     """An answer ends a turn; everything else is an error, by what it is called."""
     result = event.result
     if result is not None and result.outcome == "answered":
@@ -272,11 +272,11 @@ def _answer(result: Result[object]) -> Data:
 
 def _status_event(event: Event) -> AgentEvent | None:
     match event:
-        case told.RunStateChanged():
+        case run_events.RunStateChanged():
             return AgentEvent(EventType.STATUS, {"status": event.state, "run_id": event.run})
-        case told.TurnRestarted():
+        case run_events.TurnRestarted():
             return AgentEvent(EventType.STATUS, {"status": "restarted", "turn": event.turn})
-        case told.TurnFailed():
+        case run_events.TurnFailed():
             reason = failure_for_tenant(event.kind, event.message)  # who reads this is a user of the program
             return AgentEvent(EventType.STATUS, {"status": "retrying", "turn": event.turn, "reason": reason})
         case _:
@@ -442,7 +442,7 @@ class InProcessGateway:
 
     async def _begin(
         self, session_id: str, request: GatewayRequest, repeated_within: timedelta | None
-    ) -> tuple[GatewaySession, Admitted]:
+    ) -> tuple[GatewaySession, AdmittedTurn]:
         """The session as it stands in the store, whatever its caller kept of it, and the run of the turn."""
         protocol.execute(request)  # what no client could send is refused here too
         record = await self._record(session_id)
@@ -453,7 +453,7 @@ class InProcessGateway:
         if turn is None and handled is not None:
             turn = handled.turn_id(session_id, request.user_input)
         known = _session_of(record)
-        admitting = Admitting(self._app, known, self._part.sessions[record.id], self._tenant)
+        admitting = SessionAdmission(self._app, known, self._part.sessions[record.id], self._tenant)
         admitted = await admitting.admit(agent, request, turn, repeated_within)
         if admitted.status == "accepted":
             await self._opened(record)

@@ -55,19 +55,19 @@ class ProcessOrder(NamedTuple):
         return cls(**said)
 
 
-class _Importing:
+class _ImportFlag:
     """Whether this is the process of a worker that imports its program."""
 
     now = False
 
 
 def set_importing(now: bool) -> None:
-    _Importing.now = now
+    _ImportFlag.now = now
 
 
 def require_a_program() -> None:
     """Raise `UsageError` where a worker's process is importing the program: it would start workers without end."""
-    if _Importing.now:
+    if _ImportFlag.now:
         raise UsageError(
             "a worker process imports your program, and that starts a pool. Put what the program does when it is run "
             'under `if __name__ == "__main__":`.'

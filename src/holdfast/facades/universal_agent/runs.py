@@ -54,7 +54,7 @@ POISONED = "rescue_failed"  # the type of error of a job that lost its lease too
 OUTCOMES = {"succeeded": "completed", "failed": "failed", "cancelled": "cancelled", "lost": "lost"}
 
 
-class SeenRun(NamedTuple):
+class RunSnapshot(NamedTuple):
     """A run as it stands; without a job when retention has removed it."""
 
     alias: Alias
@@ -240,17 +240,17 @@ async def queue_again(tx: Transaction, run_id: str, job: NewJob, routes: Sequenc
 
 
 @reading
-async def look(tx: Transaction, run_id: str) -> SeenRun | None:
+async def look(tx: Transaction, run_id: str) -> RunSnapshot | None:
     """The run as it stands; None when nobody has queued it."""
     alias = await brokers.find_alias(tx, SCOPE, run_id)
     if alias is None:
         return None
     job = await _job(tx, alias.job)
     if job is None:
-        return SeenRun(alias, None, None, alias.attempts)
+        return RunSnapshot(alias, None, None, alias.attempts)
     ended = await queries.count_attempts(tx, job.seq)
     held = job.state == State.RUNNING
-    return SeenRun(alias, job, await _name(tx, job.worker) if held else None, alias.attempts + ended + held)
+    return RunSnapshot(alias, job, await _name(tx, job.worker) if held else None, alias.attempts + ended + held)
 
 
 @reading
@@ -448,7 +448,7 @@ class Runs:
         seen = await self.look(run_id)
         return None if seen is None else seen.as_dict()
 
-    async def look(self, run_id: str) -> SeenRun | None:
+    async def look(self, run_id: str) -> RunSnapshot | None:
         return await self._transact(look, run_id) if workspaces.is_name(run_id) else None
 
     async def attempts(self, run_id: str) -> list[dict[str, Any]]:
@@ -556,7 +556,7 @@ class Runs:
         owner = _text(lease_owner)
         return workspaces.is_name(run_id) and await self._transact(end, run_id, owner, ending, asked=asked)
 
-    async def _known(self, run_id: str) -> SeenRun:
+    async def _known(self, run_id: str) -> RunSnapshot:
         seen = await self.look(run_id)
         if seen is None:
             raise NotFound(f"there is no run {run_id!r:.80} in this database.")

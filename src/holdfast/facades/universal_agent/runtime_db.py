@@ -108,26 +108,26 @@ class RuntimeDb:
         self.close()
 
 
-class _Defining:
+class _DefiningFlag:
     """How `install` says that agents are made."""
 
     define: DefineAgent | None = None
 
 
 def define_agents_by(define: DefineAgent | None) -> None:
-    _Defining.define = define
+    _DefiningFlag.define = define
 
 
 def defined_agent() -> DefineAgent | None:
     """What `install` was given."""
-    return _Defining.define
+    return _DefiningFlag.define
 
 
 def connect_runtime_db(path: str | os.PathLike[str] | Holdfast = "runtime.db") -> RuntimeDb:
     """Open a runtime database: a SQLite file, any URL that Holdfast takes, or an app that you have already."""
     if isinstance(path, Holdfast):
-        return RuntimeDb(path, owned=False, define=_Defining.define)
-    return RuntimeDb(Holdfast(url_of(path)), owned=True, define=_Defining.define)
+        return RuntimeDb(path, owned=False, define=_DefiningFlag.define)
+    return RuntimeDb(Holdfast(url_of(path)), owned=True, define=_DefiningFlag.define)
 
 
 def url_of(path: str | os.PathLike[str]) -> str:

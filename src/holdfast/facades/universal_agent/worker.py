@@ -19,7 +19,7 @@ from holdfast import validation
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import BadSetting, UsageError
 from holdfast.facades.universal_agent import handlers, runs, workspaces
-from holdfast.facades.universal_agent.handlers import Handling
+from holdfast.facades.universal_agent.handlers import HandlerAttempt
 from holdfast.facades.universal_agent.runs import HANDLER_FAILED, HANDLER_RAISED, KIND, QUEUE, declare, is_seconds
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, require
 from holdfast.observe import Event
@@ -223,7 +223,7 @@ class Worker:
         self, ctx: JobContext, run_id: str, workspace_dir: str | None, max_iterations: int | None
     ) -> Done | Fail:
         attempt = await self._attempt(run_id)
-        with handlers.handled(Handling(self._runtime, ctx.id, max_iterations)), runs.holding(run_id, ctx.lease):
+        with handlers.handled(HandlerAttempt(self._runtime, ctx.id, max_iterations)), runs.holding(run_id, ctx.lease):
             try:
                 succeeded = await self._handler(run_id, await self._prepared(run_id, workspace_dir, attempt))
             except (Exception, asyncio.CancelledError, SystemExit, BaseExceptionGroup) as problem:

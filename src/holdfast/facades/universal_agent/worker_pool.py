@@ -211,10 +211,10 @@ class _Launcher:
         worker = await self._manager._launch(place)
         if isinstance(worker, ProcessWorker):
             return _StartedProcess(self._manager, worker)
-        return _Started(self._manager, worker)
+        return _PoolWorker(self._manager, worker)
 
 
-class _Started:
+class _PoolWorker:
     """A worker as its pool sees it."""
 
     def __init__(self, manager: WorkerPoolManager, worker: Worker) -> None:

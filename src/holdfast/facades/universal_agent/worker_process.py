@@ -25,7 +25,7 @@ from holdfast.facades.universal_agent.process_workers import ProcessOrder, set_i
 from holdfast.facades.universal_agent.runtime_db import RuntimeDb, connect_runtime_db, defined_agent
 from holdfast.facades.universal_agent.worker import RunHandler, Worker, WorkerConfig
 from holdfast.observe import Event
-from holdfast.pools.leash import ChildEnd, Drain, say_last_words
+from holdfast.pools.leash import ChildEnd, Drain, send_last_words
 from holdfast.text import message_of
 from holdfast.workers.isolation.addresses import find
 
@@ -44,7 +44,7 @@ def main() -> None:
         logging.basicConfig(format=_LINE.format(order.config["worker_id"]))  # unless the program has set up its own
         asyncio.run(work(order, app, handler, line, held))
     except Exception as problem:  # noqa: BLE001  the edge of a process: whatever ended it, the pool is told
-        say_last_words(message_of(problem))
+        send_last_words(message_of(problem))
         code = 1
     # Not closed: a handler or a thread that never ends must not keep a drained worker from leaving.
     sys.stdout.flush()
@@ -120,11 +120,11 @@ class _ReportingWorker(Worker):
 
 
 def _told(handler: RunHandler, report: Callable[[], None]) -> RunHandler:
-    async def told(run_id: str, workspace_dir: str) -> bool:
+    async def on_run(run_id: str, workspace_dir: str) -> bool:
         report()
         return await handler(run_id, workspace_dir)
 
-    return told
+    return on_run
 
 
 if __name__ == "__main__":

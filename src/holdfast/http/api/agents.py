@@ -12,7 +12,7 @@ from holdfast.agents.values import AgentRecord, VersionRecord
 from holdfast.errors import UsageError
 from holdfast.http.api.routes import MOST_COUNTED, Count, Paged, Routes
 from holdfast.http.api.runs import Body
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.values import Page
 
 routes = Routes("agents")
@@ -35,7 +35,7 @@ class ChangedAgent(Body):
 
 @routes.get("/agents")
 async def list_agents(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     name: str | None = None,
     metadata: str | None = None,
@@ -55,20 +55,20 @@ async def list_agents(
 
 
 @routes.post("/agents", creates=True)
-async def create_agent(seen: Sight, new: NewAgent) -> AgentRecord:
+async def create_agent(seen: RequestScope, new: NewAgent) -> AgentRecord:
     """Write an agent; whichever worker has the code of its tools serves it."""
     fields: Any = {**_checked(new.fields, NewAgent), "model": new.model}
     return await seen.agents.create(new.name, metadata=new.metadata, description=new.description, **fields)
 
 
 @routes.get("/agents/{id}")
-async def show_agent(seen: Sight, id: str) -> AgentRecord:
+async def show_agent(seen: RequestScope, id: str) -> AgentRecord:
     """Show one agent, by its id or its name."""
     return await seen.agents.get(id)
 
 
 @routes.patch("/agents/{id}")
-async def update_agent(seen: Sight, id: str, change: ChangedAgent) -> AgentRecord:
+async def update_agent(seen: RequestScope, id: str, change: ChangedAgent) -> AgentRecord:
     """Write a new version of an agent; runs that have begun keep theirs."""
     fields: Any = _checked(change.fields, ChangedAgent)
     return await seen.agents.update(id, description=change.description, **fields)
@@ -82,13 +82,13 @@ def _checked(fields: dict[str, Any], body: type[Body]) -> dict[str, Any]:
 
 
 @routes.delete("/agents/{id}")
-async def delete_agent(seen: Sight, id: str) -> Response:
+async def delete_agent(seen: RequestScope, id: str) -> Response:
     """Remove an agent that no run has used."""
     await seen.agents.delete(id)
     return Response(status_code=204)
 
 
 @routes.get("/agents/{id}/versions")
-async def list_versions(seen: Sight, id: str, page: Paged) -> Page[VersionRecord]:
+async def list_versions(seen: RequestScope, id: str, page: Paged) -> Page[VersionRecord]:
     """List the versions of an agent, newest first."""
     return await seen.agents.versions(id, **page.place)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from holdfast.agents.values import CallRecord, RunRecord
 from holdfast.http.api.routes import API, Endpoint, Handler, PageOf, Paging, PartOfPage
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.kernel.waiting import is_own_channel
 from holdfast.machines.layer import LAYER
 from holdfast.reasons import error_for_tenant, failure_for_tenant
@@ -39,9 +39,9 @@ Read = Callable[[Paging], Awaitable[Page[Any]]]
 Encode = Callable[[Iterable[object]], Awaitable[list[bytes]]]
 
 
-def encoded(told: object) -> bytes:
+def encoded(shown_answer: object) -> bytes:
     """JSON, as answers have it."""
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="replace")
+    return json.dumps(shown_answer, ensure_ascii=False, separators=(",", ":"), default=str).encode(errors="replace")
 
 
 @dataclass(slots=True)
@@ -100,22 +100,22 @@ def _fitting(items: Sequence[bytes], room: int) -> int:
     return len(items)
 
 
-def fitted(told: Any, note: Callable[[Any], str]) -> Any:
+def fitted(shown_answer: Any, note: Callable[[Any], str]) -> Any:
     """An answer that is too long, with its longest values cut. `note` says of a record where all of it is."""
-    if isinstance(told, list):
-        return _fitted_list(told, note)
-    longest, short = ANSWER, told
+    if isinstance(shown_answer, list):
+        return _fitted_list(shown_answer, note)
+    longest, short = ANSWER, shown_answer
     while len(encoded(short)) > ANSWER and longest > _LEAST:
         longest //= 2
-        short = shortened(told, longest, note(told))
+        short = shortened(shown_answer, longest, note(shown_answer))
     return short
 
 
-def _fitted_list(told: list[Any], note: Callable[[Any], str]) -> list[Any]:
-    short, texts = told, [encoded(each) for each in told]
+def _fitted_list(shown_answer: list[Any], note: Callable[[Any], str]) -> list[Any]:
+    short, texts = shown_answer, [encoded(each) for each in shown_answer]
     for longest in _LONGEST:
         if max(map(len, texts)) > longest:  # else it is long because there are many
-            short = [shortened(each, longest, note(each)) for each in told]
+            short = [shortened(each, longest, note(each)) for each in shown_answer]
             texts = [encoded(each) for each in short]
             if _fitting(texts, ANSWER) == len(texts):
                 return short
@@ -125,11 +125,11 @@ def _fitted_list(told: list[Any], note: Callable[[Any], str]) -> list[Any]:
 def shortened(record: Any, longest: int, note: str) -> Any:
     """A record whose values have about so many bytes each; a value that is no record likewise."""
     if not isinstance(record, dict):
-        return _Shortening(longest, note).value(record, 0)
-    return {name: _Shortening(longest, note).value(each, 1) for name, each in record.items()}
+        return _Shortener(longest, note).value(record, 0)
+    return {name: _Shortener(longest, note).value(each, 1) for name, each in record.items()}
 
 
-class _Shortening:
+class _Shortener:
     """Walks through one value and spends its bytes, first come, first served."""
 
     def __init__(self, left: int, note: str) -> None:
@@ -188,16 +188,16 @@ def answering(endpoint: Endpoint) -> Handler:
 
     @functools.wraps(endpoint.function)
     async def answer(*args: Any, **options: Any) -> Response:
-        telling = Telling(endpoint, options.get("seen"))
+        encoder = AnswerEncoder(endpoint, options.get("seen"))
         status = success_of(endpoint)
         if isinstance(asked := options.get("page"), Paging):
-            page = await read_page(_reading(endpoint, options), asked, telling.encode_all, first=endpoint.first)
-            return telling.response(page.text(), status)
+            page = await read_page(_reading(endpoint, options), asked, encoder.encode_all, first=endpoint.first)
+            return encoder.response(page.text(), status)
         value = await endpoint.function(*args, **options)
         if isinstance(value, Response):
             return value
-        (text,) = await telling.encode_all([value])
-        return telling.response(text, status)
+        (text,) = await encoder.encode_all([value])
+        return encoder.response(text, status)
 
     return answer
 
@@ -214,10 +214,10 @@ def _reading(endpoint: Endpoint, options: dict[str, Any]) -> Read:
     return read
 
 
-class Telling:
+class AnswerEncoder:
     """How one answer is told: as who asks may see it, and no longer than answers are."""
 
-    def __init__(self, endpoint: Endpoint, seen: Seen | None) -> None:
+    def __init__(self, endpoint: Endpoint, seen: PrincipalScope | None) -> None:
         self._endpoint, self._seen = endpoint, seen
         self._cut = False
 
@@ -228,12 +228,12 @@ class Telling:
         return list(map(self._encode, values))
 
     def _encode(self, value: object) -> bytes:
-        told = told_to(self._seen, value)
-        text = encoded(told)
+        shown_answer = json_for(self._seen, value)
+        text = encoded(shown_answer)
         if len(text) <= ANSWER or (self._seen is not None and self._seen.whole):
             return text
         self._cut = True
-        return encoded(fitted(told, self._where))
+        return encoded(fitted(shown_answer, self._where))
 
     def response(self, text: bytes, status: int) -> Response:
         headers = {"cache-control": "no-store"} | ({CUT: "true"} if self._cut else {})
@@ -252,8 +252,12 @@ class Telling:
 
 def offers_whole(endpoint: Endpoint) -> bool:
     """Whether `whole=true` asks for values that are not cut. A record has bounds of its own, and a list has none."""
-    told = model_of(endpoint) if endpoint.method == "GET" and not endpoint.whole else None
-    return told is not None and get_origin(told) is not list and "seen" in endpoint.function.__annotations__
+    shown_answer = model_of(endpoint) if endpoint.method == "GET" and not endpoint.whole else None
+    return (
+        shown_answer is not None
+        and get_origin(shown_answer) is not list
+        and "seen" in endpoint.function.__annotations__
+    )
 
 
 async def take_key(
@@ -271,33 +275,34 @@ def dependencies_of(endpoint: Endpoint) -> list[Any]:
 
 
 async def ask_whole(
-    seen: Sight, whole: Annotated[bool, Query(description="Cut no value, however long; a page may be shorter.")] = False
+    seen: RequestScope,
+    whole: Annotated[bool, Query(description="Cut no value, however long; a page may be shorter.")] = False,
 ) -> None:
     seen.whole = whole
 
 
-def json_response(told: object, status: int = 200) -> Response:
-    return Response(encoded(told), status, {"cache-control": "no-store"}, "application/json")
+def json_response(shown_answer: object, status: int = 200) -> Response:
+    return Response(encoded(shown_answer), status, {"cache-control": "no-store"}, "application/json")
 
 
-def told_to(seen: Seen | None, value: object) -> Any:
+def json_for(seen: PrincipalScope | None, value: object) -> Any:
     """A value as JSON, as who asks may see it."""
-    told = as_json(value if seen is None or seen.sees_fleet else without_fleet(value))
-    return without_secrets(told) if seen is not None and seen.principal.role == "viewer" else told
+    shown_answer = as_json(value if seen is None or seen.sees_fleet else without_fleet(value))
+    return without_secrets(shown_answer) if seen is not None and seen.principal.role == "viewer" else shown_answer
 
 
-def without_secrets(told: Any) -> Any:
-    if isinstance(told, list):
-        return [without_secrets(each) for each in told]
-    if isinstance(told, dict):
+def without_secrets(shown_answer: Any) -> Any:
+    if isinstance(shown_answer, list):
+        return [without_secrets(each) for each in shown_answer]
+    if isinstance(shown_answer, dict):
         redactor = Redactor()
-        if told.get("type") == _WRITTEN:
-            told = {**told, "text": REDACTED}
+        if shown_answer.get("type") == _WRITTEN:
+            shown_answer = {**shown_answer, "text": REDACTED}
         return {
             name: redactor.value(value, "arguments") if name in ARGUMENTS else without_secrets(value)
-            for name, value in told.items()
+            for name, value in shown_answer.items()
         }
-    return told
+    return shown_answer
 
 
 def without_fleet(value: Any) -> Any:

@@ -10,7 +10,7 @@ from holdfast.agents.values import Inquiry
 from holdfast.errors import NotFound
 from holdfast.http.api.routes import Count, Paged, PartOfPage, Routes
 from holdfast.http.api.runs import Body
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.values import Page
 
 routes = Routes("inquiries")
@@ -35,7 +35,7 @@ class AnswerBody(Body):
 
 @routes.get("/inquiries")
 async def list_inquiries(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     state: str | None = "open",
     run: str | None = None,
@@ -53,7 +53,7 @@ async def list_inquiries(
     return PartOfPage(await seen.shown(found, lambda each: each.session_id), found)
 
 
-async def _find(seen: Seen, id: str) -> Inquiry:
+async def _find(seen: PrincipalScope, id: str) -> Inquiry:
     found = await seen.inquiries.get(id)
     if not await seen.shows(found.session_id):
         raise NotFound(f"no inquiry is open about {id}.")
@@ -61,13 +61,13 @@ async def _find(seen: Seen, id: str) -> Inquiry:
 
 
 @routes.get("/inquiries/{id}")
-async def show_inquiry(seen: Sight, id: str) -> Inquiry:
+async def show_inquiry(seen: RequestScope, id: str) -> Inquiry:
     """Show an inquiry, by its own id or that of the call or run that it is about."""
     return await _find(seen, id)
 
 
 @routes.post("/inquiries/{id}/approve")
-async def approve_inquiry(seen: Sight, id: str, approval: Approval) -> Inquiry:
+async def approve_inquiry(seen: RequestScope, id: str, approval: Approval) -> Inquiry:
     """Approve a call, or let a run continue."""
     await _find(seen, id)
     by = seen.principal.name
@@ -75,7 +75,7 @@ async def approve_inquiry(seen: Sight, id: str, approval: Approval) -> Inquiry:
 
 
 @routes.post("/inquiries/{id}/deny")
-async def deny_inquiry(seen: Sight, id: str, denial: Denial) -> Inquiry:
+async def deny_inquiry(seen: RequestScope, id: str, denial: Denial) -> Inquiry:
     """Deny a call and tell the model why, or end a run that asked to continue."""
     await _find(seen, id)
     by = seen.principal.name
@@ -83,7 +83,7 @@ async def deny_inquiry(seen: Sight, id: str, denial: Denial) -> Inquiry:
 
 
 @routes.post("/inquiries/{id}/answer")
-async def answer_inquiry(seen: Sight, id: str, answer: AnswerBody) -> Inquiry:
+async def answer_inquiry(seen: RequestScope, id: str, answer: AnswerBody) -> Inquiry:
     """Answer a question, or provide the result of a call."""
     await _find(seen, id)
     return await seen.inquiries.answer(id, answer.answer, digest=answer.digest, by=seen.principal.name)

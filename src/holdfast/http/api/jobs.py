@@ -9,7 +9,7 @@ from pydantic import Field
 
 from holdfast.http.api.routes import MOST_COUNTED, Count, Paged, Routes
 from holdfast.http.api.runs import Body, ReasonBody
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.values import Bulk, Page
 from holdfast.values.jobs import AttemptRecord, JobRecord, ReasonRecord
 
@@ -39,7 +39,7 @@ class ManyJobs(Body):
 
 @routes.get("/jobs")
 async def list_jobs(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     state: str | None = None,
     queue: str | None = None,
@@ -64,7 +64,7 @@ async def list_jobs(
 
 
 @routes.post("/jobs/retry")
-async def retry_jobs(seen: Sight, many: ManyJobs) -> Bulk:
+async def retry_jobs(seen: RequestScope, many: ManyJobs) -> Bulk:
     """Enqueue ended jobs again, at most 1,000 a call, each once; failed ones unless `state` says otherwise."""
     group = {"error": many.error, "message": many.message}
     where = {**many.choice, **group, "after": many.after, "tenant": seen.tenant}
@@ -72,43 +72,43 @@ async def retry_jobs(seen: Sight, many: ManyJobs) -> Bulk:
 
 
 @routes.post("/jobs/cancel")
-async def cancel_jobs(seen: Sight, many: ManyJobs) -> Bulk:
+async def cancel_jobs(seen: RequestScope, many: ManyJobs) -> Bulk:
     """Cancel jobs that have not ended, with their families, at most 1,000 a call."""
     how: dict[str, Any] = {"dry_run": many.dry_run, "reason": many.reason, "all": many.all}
     return await seen.hf.jobs.cancel_some(**many.choice, tenant=seen.tenant, **how)
 
 
-async def _find(seen: Seen, id: str) -> JobRecord:
+async def _find(seen: PrincipalScope, id: str) -> JobRecord:
     return await (seen.hf.jobs if seen.part is None else seen.part.jobs).get(id)
 
 
 @routes.get("/jobs/{id}")
-async def show_job(seen: Sight, id: str) -> JobRecord:
+async def show_job(seen: RequestScope, id: str) -> JobRecord:
     """Show one job."""
     return await _find(seen, id)
 
 
 @routes.get("/jobs/{id}/attempts")
-async def list_attempts(seen: Sight, id: str) -> list[AttemptRecord]:
+async def list_attempts(seen: RequestScope, id: str) -> list[AttemptRecord]:
     """List the attempts of a job that have ended, in their order; the last 1,000."""
     return list(await seen.hf.jobs.attempts((await _find(seen, id)).id))
 
 
 @routes.get("/jobs/{id}/why")
-async def explain_job(seen: Sight, id: str) -> list[ReasonRecord]:
+async def explain_job(seen: RequestScope, id: str) -> list[ReasonRecord]:
     """Explain why no worker runs the job; empty when nothing holds it back."""
     return list(await seen.why((await _find(seen, id)).id))
 
 
 @routes.post("/jobs/{id}/retry", creates=True)
-async def retry_job(seen: Sight, id: str) -> JobRecord:
+async def retry_job(seen: RequestScope, id: str) -> JobRecord:
     """Enqueue an ended job again, as a new one that names it."""
     again = await seen.hf.jobs.retry((await _find(seen, id)).id)
     return await seen.hf.jobs.get(again.id)
 
 
 @routes.post("/jobs/{id}/cancel")
-async def cancel_job(seen: Sight, id: str, why: ReasonBody | None = None) -> dict[str, str]:
+async def cancel_job(seen: RequestScope, id: str, why: ReasonBody | None = None) -> dict[str, str]:
     """Cancel a job and its family; answers its state now."""
     job = await _find(seen, id)
     return {"id": job.id, "state": await seen.hf.jobs[job.id].cancel((why or ReasonBody()).reason)}

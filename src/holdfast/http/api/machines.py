@@ -11,7 +11,7 @@ from holdfast.app import core_of, machines_of
 from holdfast.errors import NotFound
 from holdfast.http.api.routes import Paged, Routes
 from holdfast.http.api.runs import Body, ReasonBody
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.kernel.ids import JobId, is_id
 from holdfast.machines import api
 from holdfast.machines.api import ExecutionDetail, ExecutionHandle, ExecutionRecord, execution_job, resume_execution
@@ -37,7 +37,7 @@ class NewExecution(Body):
 
 
 @machines.get("/machines")
-async def list_machines(seen: Sight) -> list[dict[str, Any]]:
+async def list_machines(seen: RequestScope) -> list[dict[str, Any]]:
     """List the machines of the program that serves this, with their states."""
     found = machines_of(seen.hf).declared
     return [{"name": name, "states": list(each.graph.states)} for name, each in sorted(found.items())]
@@ -45,7 +45,7 @@ async def list_machines(seen: Sight) -> list[dict[str, Any]]:
 
 @routes.get("/executions")
 async def list_executions(
-    seen: Sight, page: Paged, machine: str | None = None, state: str | None = None, tenant: str | None = None
+    seen: RequestScope, page: Paged, machine: str | None = None, state: str | None = None, tenant: str | None = None
 ) -> Page[ExecutionRecord]:
     """List executions, newest first. A page may be short and still have a `next`."""
     kind = None if machine is None else f"{KIND}{machine}"
@@ -57,7 +57,7 @@ async def list_executions(
 
 
 @routes.post("/executions", creates=True)
-async def start_execution(seen: Sight, new: NewExecution) -> ExecutionDetail:
+async def start_execution(seen: RequestScope, new: NewExecution) -> ExecutionDetail:
     """Start an execution of a machine of this program."""
     machine = machines_of(seen.hf).named(new.machine)
     named = None if new.execution_id is None else _own(seen, new.execution_id)
@@ -67,12 +67,12 @@ async def start_execution(seen: Sight, new: NewExecution) -> ExecutionDetail:
     return await _detailed(seen, await made.refresh())
 
 
-def _own(seen: Seen, name: str) -> str:
+def _own(seen: PrincipalScope, name: str) -> str:
     """What an execution is called in the store: a tenant's name for one is no other's."""
     return name if seen.tenant is None else f"{seen.tenant}/{name}"
 
 
-async def _find(seen: Seen, id: str) -> JobRecord:
+async def _find(seen: PrincipalScope, id: str) -> JobRecord:
     """By its id, or by the name that it was started with."""
     job = execution_job(id if is_id(id) else _own(seen, id))
     try:
@@ -84,7 +84,7 @@ async def _find(seen: Seen, id: str) -> JobRecord:
     return found
 
 
-async def _detailed(seen: Seen, job: JobRecord) -> ExecutionDetail:
+async def _detailed(seen: PrincipalScope, job: JobRecord) -> ExecutionDetail:
     """All of an execution, as this principal may know it."""
     found = await api.detailed(core_of(seen.hf), job)
     if seen.sees_fleet:
@@ -93,20 +93,20 @@ async def _detailed(seen: Seen, job: JobRecord) -> ExecutionDetail:
 
 
 @routes.get("/executions/{id}")
-async def show_execution(seen: Sight, id: str) -> ExecutionDetail:
+async def show_execution(seen: RequestScope, id: str) -> ExecutionDetail:
     """Show one execution: where it is, its context, its result, and why it does not continue."""
     return await _detailed(seen, await _find(seen, id))
 
 
 @routes.get("/executions/{id}/events")
-async def list_execution_events(seen: Sight, id: str) -> list[MachineEvent]:
+async def list_execution_events(seen: RequestScope, id: str) -> list[MachineEvent]:
     """List what has happened to an execution so far."""
     found = await _execution(seen, id)
     return await found.history()
 
 
 @routes.post("/executions/{id}/cancel")
-async def cancel_execution(seen: Sight, id: str, why: ReasonBody | None = None) -> ExecutionDetail:
+async def cancel_execution(seen: RequestScope, id: str, why: ReasonBody | None = None) -> ExecutionDetail:
     """Cancel an execution and what it runs."""
     found = await _execution(seen, id)
     await found.cancel((why or ReasonBody()).reason)
@@ -114,12 +114,12 @@ async def cancel_execution(seen: Sight, id: str, why: ReasonBody | None = None) 
 
 
 @routes.post("/executions/{id}/resume", creates=True)
-async def continue_execution(seen: Sight, id: str) -> ExecutionDetail:
+async def continue_execution(seen: RequestScope, id: str) -> ExecutionDetail:
     """Continue an execution that failed or was cancelled, as a new one that begins where it was."""
     core, job = core_of(seen.hf), await _find(seen, id)
     again = await resume_execution(core, JobId(job.id), None, job.queue)
     return await _detailed(seen, await again.refresh())
 
 
-async def _execution(seen: Seen, id: str) -> ExecutionHandle[Any]:
+async def _execution(seen: PrincipalScope, id: str) -> ExecutionHandle[Any]:
     return ExecutionHandle(core_of(seen.hf), JobId((await _find(seen, id)).id))

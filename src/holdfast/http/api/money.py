@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast.agents.money.api import Budget, Part, Policy, Used
 from holdfast.http.api.routes import MOST, Paged, Routes
 from holdfast.http.api.runs import Body
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.values import Page
 
 usage = Routes("usage")
@@ -31,7 +31,7 @@ class NewBudget(Body):
 
 @usage.get("/usage")
 async def show_used(
-    seen: Sight,
+    seen: RequestScope,
     by: Annotated[list[Part] | None, Query()] = None,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -43,20 +43,20 @@ async def show_used(
 
 
 @budgets.get("/budgets", first=MOST)
-async def list_budgets(seen: Sight, page: Paged, tenant: str | None = None) -> Page[Budget]:
+async def list_budgets(seen: RequestScope, page: Paged, tenant: str | None = None) -> Page[Budget]:
     """List budgets, and how much of each is spent and reserved."""
     return await seen.hf.budgets.list(tenant=seen.chosen(tenant), **page.place)
 
 
 @budgets.put("/budgets")
-async def set_budget(seen: Sight, new: NewBudget) -> Budget:
+async def set_budget(seen: RequestScope, new: NewBudget) -> Budget:
     """Set a budget. Setting it again changes the amount and the policy; what is spent stays spent."""
     given: dict[str, Any] = new.model_dump(exclude={"cost"})
     return await seen.hf.budgets.set(new.cost, **given)
 
 
 @budgets.delete("/budgets/{id}")
-async def delete_budget(seen: Sight, id: str) -> Response:
+async def delete_budget(seen: RequestScope, id: str) -> Response:
     """Delete a budget, with what was spent of it."""
     await seen.hf.budgets.delete(id)
     return Response(status_code=204)

@@ -13,7 +13,7 @@ from holdfast.app import core_of
 from holdfast.errors import NotFound
 from holdfast.http.api.routes import Paged, Paging, Routes
 from holdfast.http.api.runs import Body
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.kernel.database import Database
 from holdfast.kernel.ids import new_id
 from holdfast.resp import jobs as plan_jobs
@@ -43,7 +43,7 @@ class NewActionBody(Body):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = MAX_ATTEMPTS
 
 
-async def _database(seen: Seen) -> Database:
+async def _database(seen: PrincipalScope) -> Database:
     return await core_of(seen.hf).opened()
 
 
@@ -58,7 +58,7 @@ async def _paged(
 
 
 @plans.get("/plans")
-async def list_plans(seen: Sight, page: Paged, tenant: str | None = None) -> Page[dict[str, Any]]:
+async def list_plans(seen: RequestScope, page: Paged, tenant: str | None = None) -> Page[dict[str, Any]]:
     """List plans, newest first."""
     database, whose = await _database(seen), seen.chosen(tenant) or ""
 
@@ -73,7 +73,7 @@ def _plan(row: PlanRow) -> dict[str, Any]:
 
 
 @plans.post("/plans", creates=True)
-async def submit_plan(seen: Sight, plan: dict[str, Any]) -> dict[str, Any]:
+async def submit_plan(seen: RequestScope, plan: dict[str, Any]) -> dict[str, Any]:
     """Store a plan: `plan_id`, `plan_description` and `tasks`. A plan never changes; another one of its id is 409."""
     read = read_plan(plan)
     await (await _database(seen)).transact(stored.submit_plan, seen.tenant or "", read)
@@ -81,7 +81,7 @@ async def submit_plan(seen: Sight, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 @plans.get("/plans/{id}")
-async def show_plan(seen: Sight, id: str, tenant: str | None = None) -> dict[str, Any]:
+async def show_plan(seen: RequestScope, id: str, tenant: str | None = None) -> dict[str, Any]:
     """Show a plan, and how much it is used."""
     found = await (await _database(seen)).transact(stored.find_plan, seen.chosen(tenant) or "", id)
     if found is None:
@@ -91,7 +91,7 @@ async def show_plan(seen: Sight, id: str, tenant: str | None = None) -> dict[str
 
 
 @plans.delete("/plans/{id}")
-async def delete_plan(seen: Sight, id: str, tenant: str | None = None) -> Response:
+async def delete_plan(seen: RequestScope, id: str, tenant: str | None = None) -> Response:
     """Remove a plan. Refused while one of its jobs has not ended."""
     if not await (await _database(seen)).transact(stored.delete_plan, seen.chosen(tenant) or "", id):
         raise _no_plan(id)
@@ -103,7 +103,7 @@ def _no_plan(id: str) -> NotFound:
 
 
 @actions.get("/actions")
-async def list_actions(seen: Sight, page: Paged, tenant: str | None = None) -> Page[dict[str, Any]]:
+async def list_actions(seen: RequestScope, page: Paged, tenant: str | None = None) -> Page[dict[str, Any]]:
     """List actions, newest first, with how many of their jobs are in each status; at most 100 on a page."""
     database, whose = await _database(seen), seen.chosen(tenant) or ""
 
@@ -125,7 +125,7 @@ def _action(row: ActionRow, counts: Counter[str]) -> dict[str, Any]:
 
 
 @actions.post("/actions", creates=True)
-async def submit_action(seen: Sight, new: NewActionBody) -> dict[str, Any]:
+async def submit_action(seen: RequestScope, new: NewActionBody) -> dict[str, Any]:
     """Apply a plan to inputs: a job for each, all of them or none."""
     ports, whose = core_of(seen.hf).ports, seen.tenant or ""
     action = NewAction(
@@ -144,7 +144,7 @@ async def submit_action(seen: Sight, new: NewActionBody) -> dict[str, Any]:
 
 
 @actions.get("/actions/{id}", whole="/jobs/{id}")
-async def show_action(seen: Sight, id: str, tenant: str | None = None) -> dict[str, Any]:
+async def show_action(seen: RequestScope, id: str, tenant: str | None = None) -> dict[str, Any]:
     """Show an action with its jobs, and what each wrote."""
     database, whose = await _database(seen), seen.chosen(tenant) or ""
     found = await database.transact(stored.find_action, whose, id)

@@ -27,9 +27,9 @@ from holdfast.errors import (
     Unavailable,
     UsageError,
 )
-from holdfast.http.security.checks import Denied
+from holdfast.http.security.checks import RequestDenied
 from holdfast.models.failures import ModelFailure
-from holdfast.text import members, shown, told
+from holdfast.text import members, problem_members, shown
 
 log = logging.getLogger("holdfast.http")
 
@@ -72,7 +72,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 def status_of(problem: HoldfastError) -> int:
     match problem:
-        case Denied():
+        case RequestDenied():
             return problem.status
         case NotFound():
             return 404
@@ -90,9 +90,9 @@ def status_of(problem: HoldfastError) -> int:
 
 def response_to(problem: HoldfastError) -> Response:
     """The problem as a response."""
-    status, said = status_of(problem), told(problem)
+    status, said = status_of(problem), problem_members(problem)
     headers: dict[str, str] = {}
-    if isinstance(problem, Denied):
+    if isinstance(problem, RequestDenied):
         said = members(problem.error, str(problem), "later" if problem.retry_after else "never", problem.remedy)
         if problem.retry_after is not None:
             headers["retry-after"] = str(problem.retry_after)

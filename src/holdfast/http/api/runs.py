@@ -29,9 +29,9 @@ from holdfast.agents.values import CallRecord, Inquiry, Message, RunRecord, Turn
 from holdfast.app import core_of
 from holdfast.errors import NotFound, NotUnderstood, ResultTimeout, UsageError
 from holdfast.events import wire
-from holdfast.http.api.answers import event_without_fleet, fitted, json_response, told_to
+from holdfast.http.api.answers import event_without_fleet, fitted, json_for, json_response
 from holdfast.http.api.routes import API, Count, Paged, Paging, PartOfPage, Routes
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.security.checks import too_large
 from holdfast.kernel import codec
 from holdfast.kernel.ids import is_id
@@ -42,7 +42,7 @@ from holdfast.values.jobs import ReasonRecord
 
 
 async def list_marked(
-    seen: Seen, page: Paging, metadata: str, where: dict[str, Any], how: dict[str, Any]
+    seen: PrincipalScope, page: Paging, metadata: str, where: dict[str, Any], how: dict[str, Any]
 ) -> Page[RunRecord]:
     """A page of runs whose metadata contain these, the newest first."""
     validation.one_of(how["state"], "state", RUN.names)
@@ -65,7 +65,7 @@ async def list_marked(
     return Page(map(run_of, found.rows), next=further, looked=found.looked)
 
 
-async def list_mark_values(seen: Seen, key: str, limit: int) -> list[tuple[Any, int]]:
+async def list_mark_values(seen: PrincipalScope, key: str, limit: int) -> list[tuple[Any, int]]:
     """The values that the newest runs have under a key of their metadata, and how many of them have each."""
     return await core_of(seen.hf).runtime().transact(mark_values, key, seen.tenant, limit)
 
@@ -127,11 +127,11 @@ class ReasonBody(Body):
     reason: Annotated[str, Field(max_length=2_000)] = "cancelled by its owner"
 
 
-class SaidBody(Body):
+class PromptBody(Body):
     prompt: Prompt
 
 
-class Forking(Body):
+class ForkBody(Body):
     at: int | None = None
     prompt: Prompt | None = None
     model: str | None = None
@@ -165,7 +165,7 @@ class ManyRuns(Body):
 
 @routes.get("/runs")
 async def list_runs(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     agent: str | None = None,
     session: str | None = None,
@@ -199,7 +199,7 @@ async def list_runs(
     return PartOfPage(await seen.shown(found, lambda run: run.session), found)
 
 
-async def _check_named(seen: Seen, session: str | None, parent: str | None) -> None:
+async def _check_named(seen: PrincipalScope, session: str | None, parent: str | None) -> None:
     """`NotFound` for what a filter names and is not there for this principal."""
     if session is not None:
         await seen.find_session(session)
@@ -218,7 +218,7 @@ def plainly(kind: type[T], given: Mapping[str, Any], what: str) -> T:
         raise UsageError(f"{what} does not fit: {problem.problem}.") from None
 
 
-async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[str, Any]) -> RunRecord:
+async def start(seen: PrincipalScope, agent: str, prompt: Prompt, session: Any, new: dict[str, Any]) -> RunRecord:
     """Start a run, as one noun or another asks for it; returns it as it stands."""
     limits = new.pop("limits", None)
     given = None if limits is None else plainly(Limits, limits, "limits")
@@ -233,7 +233,7 @@ async def start(seen: Seen, agent: str, prompt: Prompt, session: Any, new: dict[
 
 
 @routes.post("/runs", creates=True)
-async def create_run(seen: Sight, new: NewRunBody) -> RunRecord:
+async def create_run(seen: RequestScope, new: NewRunBody) -> RunRecord:
     """Start a run. With an Idempotency-Key the same request again is the same run."""
     session: Any = new.session
     if seen.pinned:
@@ -242,7 +242,7 @@ async def create_run(seen: Sight, new: NewRunBody) -> RunRecord:
     return await start(seen, new.agent, new.prompt, session, options)
 
 
-async def _pinned_session(seen: Seen, key: str | None) -> Any:
+async def _pinned_session(seen: PrincipalScope, key: str | None) -> Any:
     """A session that has what is pinned: a new one, or one that has it already."""
     if key is not None and is_id(key):
         return await seen.session(key)
@@ -253,41 +253,41 @@ async def _pinned_session(seen: Seen, key: str | None) -> Any:
 
 
 @routes.get("/runs/compare", whole="/runs/{id}/calls")
-async def compare_runs(seen: Sight, a: str, b: str) -> dict[str, Any]:
+async def compare_runs(seen: RequestScope, a: str, b: str) -> dict[str, Any]:
     """Compare two runs: outcome, answers, tools, tokens, cost."""
     sides = [await seen.run(a), await seen.run(b)]
-    told: dict[str, Any] = as_json(await seen.runs.compare(*sides))
-    return told
+    comparison: dict[str, Any] = as_json(await seen.runs.compare(*sides))
+    return comparison
 
 
 @routes.post("/runs/retry")
-async def retry_runs(seen: Sight, many: ManyRuns) -> Bulk:
+async def retry_runs(seen: RequestScope, many: ManyRuns) -> Bulk:
     """Enqueue ended runs again, at most 1,000 a call, each once; failed ones unless `state` says otherwise."""
     await _check_bulk(seen, many)
     return await seen.runs.retry_some(dry_run=many.dry_run, **many.choice)
 
 
 @routes.post("/runs/cancel")
-async def cancel_runs(seen: Sight, many: ManyRuns) -> Bulk:
+async def cancel_runs(seen: RequestScope, many: ManyRuns) -> Bulk:
     """Cancel runs that have not ended, at most 1,000 a call."""
     await _check_bulk(seen, many)
     return await seen.runs.cancel_some(dry_run=many.dry_run, reason=many.reason, **many.choice)
 
 
-async def _check_bulk(seen: Seen, many: ManyRuns) -> None:
+async def _check_bulk(seen: PrincipalScope, many: ManyRuns) -> None:
     """Where sessions are pinned, a bulk call is about one of them."""
     if seen.pinned:
         await seen.find_session(many.session or "")
 
 
 @routes.get("/runs/{id}")
-async def show_run(seen: Sight, id: str) -> RunRecord:
+async def show_run(seen: RequestScope, id: str) -> RunRecord:
     """Show one run."""
     return await (await seen.run(id)).refresh()
 
 
 @routes.get("/runs/{id}/result")
-async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
+async def show_result(seen: RequestScope, id: str, wait: str = "0s") -> Response:
     """Show how a run ended; `wait` for it up to a minute ("30s"). 202 while it has not ended."""
     run = await seen.run(id)
     span = min(durations.microseconds(wait), _LONGEST_WAIT)
@@ -295,7 +295,7 @@ async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
     if now.state in ENDED or span:
         try:
             result = await run.result(timeout=f"{span or _LONGEST_WAIT}us")
-            ended = await asyncio.to_thread(told_to, seen, result)
+            ended = await asyncio.to_thread(json_for, seen, result)
             return json_response(fitted(ended, lambda _: f"see GET {API}/runs/{run.id}?whole=true"))
         except ResultTimeout:
             now = await run.refresh()
@@ -303,7 +303,7 @@ async def show_result(seen: Sight, id: str, wait: str = "0s") -> Response:
 
 
 @routes.get("/runs/{id}/tree", whole="/runs/{id}")
-async def show_tree(seen: Sight, id: str) -> list[RunRecord]:
+async def show_tree(seen: RequestScope, id: str) -> list[RunRecord]:
     """List the run and all runs below it, oldest first; at most 1,000. A value of more than 4,000 characters is cut."""
     top = await (await seen.run(id)).refresh()
     cut = json.dumps({"cut": f"see GET {API}/runs/{{id}}?whole=true"})
@@ -312,37 +312,37 @@ async def show_tree(seen: Sight, id: str) -> list[RunRecord]:
 
 
 @routes.get("/runs/{id}/turns")
-async def list_turns(seen: Sight, id: str, page: Paged) -> Page[Turn]:
+async def list_turns(seen: RequestScope, id: str, page: Paged) -> Page[Turn]:
     """List the turns of a run, in their order."""
     return await (await seen.run(id)).turns(**page.place)
 
 
 @routes.get("/runs/{id}/calls")
-async def list_calls(seen: Sight, id: str, page: Paged) -> Page[CallRecord]:
+async def list_calls(seen: RequestScope, id: str, page: Paged) -> Page[CallRecord]:
     """List the tool calls of a run, in the order in which they were asked for."""
     return await (await seen.run(id)).calls(**page.place)
 
 
 @routes.get("/runs/{id}/children")
-async def list_children(seen: Sight, id: str, page: Paged) -> Page[RunRecord]:
+async def list_children(seen: RequestScope, id: str, page: Paged) -> Page[RunRecord]:
     """List the runs that its tool calls started, newest first."""
     return await (await seen.run(id)).children(**page.place)
 
 
 @routes.get("/runs/{id}/inquiries")
-async def list_asked(seen: Sight, id: str, page: Paged) -> Page[Inquiry]:
+async def list_asked(seen: RequestScope, id: str, page: Paged) -> Page[Inquiry]:
     """List what the run and the runs below it wait for a person to decide."""
     return await (await seen.run(id)).inquiries(**page.place)
 
 
 @routes.get("/runs/{id}/messages")
-async def list_run_messages(seen: Sight, id: str, page: Paged, archived: bool = False) -> Page[Message]:
+async def list_run_messages(seen: RequestScope, id: str, page: Paged, archived: bool = False) -> Page[Message]:
     """List the messages of the run's session that belong to this run."""
     return await (await seen.run(id)).messages(**page.place, archived=archived)
 
 
 @routes.get("/runs/{id}/events")
-async def list_events(seen: Sight, id: str, page: Paged) -> Page[dict[str, Any]]:
+async def list_events(seen: RequestScope, id: str, page: Paged) -> Page[dict[str, Any]]:
     """List the events that are stored so far."""
     run = await seen.run(id)
     found = await run.events(page.after or 0, limit=page.limit)
@@ -351,25 +351,25 @@ async def list_events(seen: Sight, id: str, page: Paged) -> Page[dict[str, Any]]
 
 
 @routes.get("/runs/{id}/usage")
-async def show_usage(seen: Sight, id: str) -> dict[str, Any]:
+async def show_usage(seen: RequestScope, id: str) -> dict[str, Any]:
     """Show what the run and all runs below it have used."""
     return (await (await seen.run(id)).usage()).as_json()
 
 
 @routes.get("/runs/{id}/why")
-async def explain_run(seen: Sight, id: str) -> list[ReasonRecord]:
+async def explain_run(seen: RequestScope, id: str) -> list[ReasonRecord]:
     """Explain why the run does not continue; empty when nothing holds it back."""
     return list(await seen.why((await seen.run(id)).id))
 
 
 @routes.get("/runs/{id}/waterfall", whole="/runs/{id}/turns")
-async def show_waterfall(seen: Sight, id: str) -> list[Span]:
+async def show_waterfall(seen: RequestScope, id: str) -> list[Span]:
     """List the turns, calls and runs below a run, with when each began and ended."""
     return list(await (await seen.run(id)).waterfall(workers=seen.sees_fleet))
 
 
 @routes.get("/runs/{id}/export")
-async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
+async def export_run(seen: RequestScope, id: str, partial: bool = False) -> Response:
     """Download a run as a capsule: one SQLite file, without secrets."""
     run = await seen.run(id)
     await _check_weight(seen, await run.refresh())
@@ -390,7 +390,7 @@ async def export_run(seen: Sight, id: str, partial: bool = False) -> Response:
     return FileResponse(file, headers=named, media_type="application/vnd.sqlite3", background=BackgroundTask(remove))
 
 
-async def _check_weight(seen: Seen, run: RunRecord) -> None:
+async def _check_weight(seen: PrincipalScope, run: RunRecord) -> None:
     """`Denied` for a run that would take too much memory to export while others are served."""
     weight = await core_of(seen.hf).runtime().transact(run_weight, run.root, run.session)
     if weight > LARGEST_EXPORT:
@@ -401,13 +401,13 @@ async def _check_weight(seen: Seen, run: RunRecord) -> None:
 
 
 @routes.post("/runs/{id}/cancel")
-async def cancel_run(seen: Sight, id: str, why: ReasonBody | None = None) -> dict[str, str]:
+async def cancel_run(seen: RequestScope, id: str, why: ReasonBody | None = None) -> dict[str, str]:
     """Cancel the run, its tool calls and every run below it; answers its state now."""
     return {"id": id, "state": await (await seen.run(id)).cancel((why or ReasonBody()).reason)}
 
 
 @routes.post("/runs/{id}/interrupt")
-async def interrupt_run(seen: Sight, id: str) -> RunRecord:
+async def interrupt_run(seen: RequestScope, id: str) -> RunRecord:
     """End the run where it is, and keep what the model has written."""
     run = await seen.run(id)
     await run.interrupt(seen.principal.name)
@@ -415,7 +415,7 @@ async def interrupt_run(seen: Sight, id: str) -> RunRecord:
 
 
 @routes.post("/runs/{id}/steer", creates=True, made=200)
-async def steer_run(seen: Sight, id: str, said: SaidBody) -> RunRecord:
+async def steer_run(seen: RequestScope, id: str, said: PromptBody) -> RunRecord:
     """Send a message to the active run: the model reads it with its next turn."""
     run = await seen.run(id)
     await run.steer(said.prompt)
@@ -423,16 +423,16 @@ async def steer_run(seen: Sight, id: str, said: SaidBody) -> RunRecord:
 
 
 @routes.post("/runs/{id}/fork", creates=True)
-async def fork_run(seen: Sight, id: str, fork: Forking | None = None) -> RunRecord:
+async def fork_run(seen: RequestScope, id: str, fork: ForkBody | None = None) -> RunRecord:
     """Continue from where a run was before turn `at`, in a new session."""
-    wish, run = fork or Forking(), await seen.run(id)
+    wish, run = fork or ForkBody(), await seen.run(id)
     await seen.check_models(wish.model)
     forked = await run.fork(wish.at, prompt=wish.prompt, model=wish.model, mode=wish.mode)
     return await seen.runs.get(forked.id)
 
 
 @routes.post("/runs/{id}/retry", creates=True)
-async def retry_run(seen: Sight, id: str) -> RunRecord:
+async def retry_run(seen: RequestScope, id: str) -> RunRecord:
     """Enqueue an ended run again: same prompt, same options, same session."""
     again = await seen.runs.retry((await seen.run(id)).id)
     return await seen.runs.get(again.id)

@@ -26,7 +26,7 @@ from holdfast.values.jobs import Why, why_of
 T = TypeVar("T")
 
 
-class Seen:
+class PrincipalScope:
     def __init__(self, hf: Holdfast, principal: Principal, tenant: str | None, pinned: Mapping[str, Any]) -> None:
         """`pinned` are metadata that every session must have; those made here have them."""
         self.hf = hf
@@ -122,9 +122,9 @@ class Seen:
         return metadata is not None and all(metadata.get(name) == value for name, value in self.pinned.items())
 
 
-async def seen_of(request: Request) -> Seen:
-    seen: Seen = request.state.seen
+async def seen_of(request: Request) -> PrincipalScope:
+    seen: PrincipalScope = request.state.seen
     return seen
 
 
-Sight = Annotated[Seen, Depends(seen_of)]
+RequestScope = Annotated[PrincipalScope, Depends(seen_of)]

@@ -14,7 +14,7 @@ from holdfast.agents.values import CompactionRecord, Message, RunRecord, Session
 from holdfast.errors import UsageError
 from holdfast.http.api.routes import MOST_COUNTED, Count, Paged, Routes
 from holdfast.http.api.runs import Body, NewRunBody, plainly, start
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.values import Page
 
 routes = Routes("sessions")
@@ -36,31 +36,31 @@ class ChangedSession(Body):
     during: During | None = None
 
 
-class Sending(NewRunBody):
+class SessionMessageBody(NewRunBody):
     """A message to an agent in this session."""
 
     session: None = None
 
 
-class Compacting(Body):
+class CompactionBody(Body):
     """How to compact; what is left out is as the session's agent says."""
 
     config: dict[str, Any] | None = None
 
 
-class ForkingSession(Body):
+class SessionForkBody(Body):
     at: int | None = None
     key: str | None = None
 
 
-class Preserving(Body):
+class PreserveBody(Body):
     message: str
     preserved: bool = True
 
 
 @routes.get("/sessions")
 async def list_sessions(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     metadata: str | None = None,
     parent: str | None = None,
@@ -89,7 +89,7 @@ def _object(text: str | None, what: str) -> dict[str, Any]:
 
 
 @routes.post("/sessions", creates=True)
-async def create_session(seen: Sight, new: NewSession) -> SessionRecord:
+async def create_session(seen: RequestScope, new: NewSession) -> SessionRecord:
     """Make a session. With a `key`, the session that has it, if there is one."""
     parent = None if new.parent is None else (await seen.find_session(new.parent)).id
     options: dict[str, Any] = {"metadata": seen.with_pinned(new.metadata), "parent": parent, "during": new.during}
@@ -98,7 +98,7 @@ async def create_session(seen: Sight, new: NewSession) -> SessionRecord:
 
 
 @routes.get("/sessions/values")
-async def list_values(seen: Sight, key: str, page: Paged) -> Page[dict[str, Any]]:
+async def list_values(seen: RequestScope, key: str, page: Paged) -> Page[dict[str, Any]]:
     """List the values under a key of the metadata of the newest 10,000 sessions, each with how many have it."""
     if seen.pinned:
         raise UsageError("metadata are pinned here: the values of other sessions are not shown.")
@@ -107,13 +107,13 @@ async def list_values(seen: Sight, key: str, page: Paged) -> Page[dict[str, Any]
 
 
 @routes.get("/sessions/{id}")
-async def show_session(seen: Sight, id: str) -> SessionRecord:
+async def show_session(seen: RequestScope, id: str) -> SessionRecord:
     """Show one session, by its id or its key."""
     return await seen.find_session(id)
 
 
 @routes.patch("/sessions/{id}")
-async def update_session(seen: Sight, id: str, change: ChangedSession) -> SessionRecord:
+async def update_session(seen: RequestScope, id: str, change: ChangedSession) -> SessionRecord:
     """Change the metadata, or what becomes of messages that come while a run is under way."""
     session = await seen.session(id)
     metadata = None if change.metadata is None else seen.with_pinned(change.metadata)
@@ -121,7 +121,7 @@ async def update_session(seen: Sight, id: str, change: ChangedSession) -> Sessio
 
 
 @routes.delete("/sessions/{id}")
-async def delete_session(seen: Sight, id: str) -> Response:
+async def delete_session(seen: RequestScope, id: str) -> Response:
     """Remove a session with its messages and runs."""
     await (await seen.session(id)).delete()
     return Response(status_code=204)
@@ -129,7 +129,7 @@ async def delete_session(seen: Sight, id: str) -> Response:
 
 @routes.get("/sessions/{id}/messages")
 async def list_messages(
-    seen: Sight, id: str, page: Paged, archived: bool = False, before: str | None = None
+    seen: RequestScope, id: str, page: Paged, archived: bool = False, before: str | None = None
 ) -> Page[Message]:
     """List what was said, in its order. `archived`: also what a compaction took out.
 
@@ -144,31 +144,31 @@ async def list_messages(
 
 
 @routes.get("/sessions/{id}/runs")
-async def list_session_runs(seen: Sight, id: str, page: Paged) -> Page[RunRecord]:
+async def list_session_runs(seen: RequestScope, id: str, page: Paged) -> Page[RunRecord]:
     """List the runs of the session, newest first."""
     return await (await seen.session(id)).runs(**page.place)
 
 
 @routes.get("/sessions/{id}/usage")
-async def show_session_usage(seen: Sight, id: str) -> dict[str, Any]:
+async def show_session_usage(seen: RequestScope, id: str) -> dict[str, Any]:
     """Show what the session's runs and compactions have used."""
     return (await (await seen.session(id)).usage()).as_json()
 
 
 @routes.get("/sessions/{id}/compactions")
-async def list_compactions(seen: Sight, id: str, page: Paged) -> Page[CompactionRecord]:
+async def list_compactions(seen: RequestScope, id: str, page: Paged) -> Page[CompactionRecord]:
     """List the compactions of the session, newest first."""
     return await (await seen.session(id)).compactions(**page.place)
 
 
 @routes.get("/sessions/{id}/stats")
-async def show_session_stats(seen: Sight, id: str) -> CompactionStats:
+async def show_session_stats(seen: RequestScope, id: str) -> CompactionStats:
     """Show how full the session is, and how much of it could be compacted."""
     return await (await seen.session(id)).compaction_stats()
 
 
 @routes.post("/sessions/{id}/send", creates=True)
-async def send_message(seen: Sight, id: str, message: Sending) -> RunRecord:
+async def send_message(seen: RequestScope, id: str, message: SessionMessageBody) -> RunRecord:
     """Send a message to an agent in this session; answers the run that will answer it."""
     session = await seen.session(id)
     options = message.model_dump(exclude={"agent", "prompt", "session"}, exclude_none=True)
@@ -176,7 +176,7 @@ async def send_message(seen: Sight, id: str, message: Sending) -> RunRecord:
 
 
 @routes.post("/sessions/{id}/compact", creates=True, made=200)
-async def compact_session(seen: Sight, id: str, how: Compacting | None = None) -> CompactionRecord:
+async def compact_session(seen: RequestScope, id: str, how: CompactionBody | None = None) -> CompactionRecord:
     """Compact the history that is sent to models; the originals are kept."""
     given = None if how is None or how.config is None else plainly(Compaction, how.config, "config")
     await seen.check_models(None if given is None else given.summarizer)
@@ -184,21 +184,21 @@ async def compact_session(seen: Sight, id: str, how: Compacting | None = None) -
 
 
 @routes.post("/sessions/{id}/restore")
-async def restore_session(seen: Sight, id: str) -> CompactionRecord:
+async def restore_session(seen: RequestScope, id: str) -> CompactionRecord:
     """Undo the latest compaction."""
     return await (await seen.session(id)).restore()
 
 
 @routes.post("/sessions/{id}/fork", creates=True)
-async def fork_session(seen: Sight, id: str, fork: ForkingSession | None = None) -> SessionRecord:
+async def fork_session(seen: RequestScope, id: str, fork: SessionForkBody | None = None) -> SessionRecord:
     """Make a session with a copy of this conversation, up to a message or all of it."""
-    wish = fork or ForkingSession()
+    wish = fork or SessionForkBody()
     made = await (await seen.session(id)).fork(wish.at, key=wish.key)
     return await seen.find_session(made.id)
 
 
 @routes.post("/sessions/{id}/preserve")
-async def preserve_message(seen: Sight, id: str, which: Preserving) -> SessionRecord:
+async def preserve_message(seen: RequestScope, id: str, which: PreserveBody) -> SessionRecord:
     """Mark a message so that no compaction touches it, or remove the mark."""
     session = await seen.session(id)
     await session.preserve(which.message, which.preserved)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.agents.events.reader import ENDED, NOW, read_topic_cursor
 from holdfast.http.api.answers import OF_THE_FLEET, event_without_fleet, without_secrets
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.live.live import Live
 from holdfast.http.live.responses import WatchedStream
 from holdfast.http.sse import retold
@@ -47,7 +47,7 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
-def _told(seen: Seen, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+def _told(seen: PrincipalScope, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """What a viewer reads has no secrets. Text that a model writes is looked at piece by piece."""
     if not seen.sees_fleet:
         frames = retold(frames, event_without_fleet, OF_THE_FLEET)
@@ -55,7 +55,7 @@ def _told(seen: Seen, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 @routes.get("/runs/{id}/stream")
-async def stream_run(seen: Sight, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
+async def stream_run(seen: RequestScope, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
     """Follow a run until it has ended; 204 for who has read it to its end."""
     now = await (await seen.run(id)).refresh()
     after = _number(last)
@@ -65,7 +65,7 @@ async def stream_run(seen: Sight, live: Alive, reader: Reader, id: str, last: La
 
 
 @routes.get("/sessions/{id}/stream")
-async def stream_session(seen: Sight, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
+async def stream_session(seen: RequestScope, live: Alive, reader: Reader, id: str, last: LastSeen) -> Response:
     """Follow the runs of a session, one after the other. An event's id is `ordinal.seq`."""
     session = await seen.session(id)
     ordinal, _, seq = last.partition(".")

@@ -18,10 +18,10 @@ from holdfast.client.handles import Part, StatOptions, Step, Subject
 from holdfast.errors import VERSION
 from holdfast.http.api.routes import Paged, Routes
 from holdfast.http.api.runs import Body
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.kernel.drivers import describe_url
 from holdfast.kernel.queries import search_jobs
-from holdfast.kernel.retention import Keep, Pruner
+from holdfast.kernel.retention import KeepRule, Pruner
 from holdfast.values import Page
 from holdfast.values.jobs import FailureRecord, StatRecord
 from holdfast.values.queues import shown_setting
@@ -32,7 +32,7 @@ _TOGETHER = 1_000
 _MOST_STEPS = 10_000  # records of one answer
 
 
-class Pruning(Body):
+class PruneBody(Body):
     """Finished jobs that are old enough, as queues and settings say; `dry_run` only counts them."""
 
     queue: str | None = None
@@ -40,7 +40,7 @@ class Pruning(Body):
 
 
 @routes.get("/system")
-async def show_system(seen: Sight) -> dict[str, Any]:
+async def show_system(seen: RequestScope) -> dict[str, Any]:
     """Show which release answers, and who you are."""
     you = {"name": seen.principal.name, "role": seen.principal.role, "tenant": seen.tenant}
     where = {"database": describe_url(seen.hf.settings.url)} if seen.sees_fleet else {}
@@ -48,14 +48,14 @@ async def show_system(seen: Sight) -> dict[str, Any]:
 
 
 @routes.get("/system/doctor")
-async def show_findings(seen: Sight) -> list[dict[str, Any]]:
+async def show_findings(seen: RequestScope) -> list[dict[str, Any]]:
     """Check the database and the work in it for problems."""
     return [finding._asdict() for finding in await examine_app(core_of(seen.hf))]
 
 
 @routes.get("/system/stats")
 async def show_stats(
-    seen: Sight,
+    seen: RequestScope,
     of: Subject = "jobs",
     by: Annotated[list[Part] | None, Query()] = None,
     since: datetime | str | None = None,
@@ -89,7 +89,7 @@ async def show_stats(
 
 @routes.get("/system/failures")
 async def list_failures(
-    seen: Sight,
+    seen: RequestScope,
     of: Literal["jobs", "runs", "calls"] | None = None,
     kind: str | None = None,
     since: datetime | str | None = None,
@@ -106,7 +106,7 @@ async def list_failures(
 
 @routes.get("/system/search")
 async def search(
-    seen: Sight,
+    seen: RequestScope,
     q: Annotated[str, Query(min_length=2, max_length=255)],
     limit: Annotated[int, Query(ge=1, le=50)] = 10,
 ) -> list[dict[str, str]]:
@@ -118,7 +118,7 @@ async def search(
 
 
 @routes.get("/system/settings")
-async def list_settings(seen: Sight) -> list[dict[str, Any]]:
+async def list_settings(seen: RequestScope) -> list[dict[str, Any]]:
     """List every setting, its value and what it means."""
     settings = seen.hf.settings
     return [
@@ -132,24 +132,24 @@ async def list_settings(seen: Sight) -> list[dict[str, Any]]:
 
 
 @routes.get("/system/audit")
-async def list_audit(seen: Sight, page: Paged) -> Page[AuditRecord]:
+async def list_audit(seen: RequestScope, page: Paged) -> Page[AuditRecord]:
     """List what was changed, and by whom, newest first."""
     return await seen.hf.access.audit.list(**page.place)
 
 
 @routes.get("/system/tokens")
-async def list_tokens(seen: Sight, page: Paged) -> Page[TokenRecord]:
+async def list_tokens(seen: RequestScope, page: Paged) -> Page[TokenRecord]:
     """List tokens, without what is secret of them."""
     return await seen.hf.access.tokens.list(**page.place)
 
 
 @routes.post("/system/prune")
-async def prune_jobs(seen: Sight, which: Pruning | None = None) -> dict[str, Any]:
+async def prune_jobs(seen: RequestScope, which: PruneBody | None = None) -> dict[str, Any]:
     """Remove finished jobs that are no longer kept, about 1,000 a call; `more`: call again."""
-    wish = which or Pruning()
+    wish = which or PruneBody()
     core = core_of(seen.hf)
     settings = seen.hf.settings
-    keep = Keep(round(settings.retention.total_seconds() * 1e6), settings.retention_jobs)
+    keep = KeepRule(round(settings.retention.total_seconds() * 1e6), settings.retention_jobs)
     pruner = Pruner(await core.opened(), keep)
     if wish.dry_run:
         return {"prunable": await pruner.prunable(cap=10_000, queue=wish.queue)}

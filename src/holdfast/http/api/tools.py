@@ -11,7 +11,7 @@ from holdfast.agents.values import CallRecord
 from holdfast.app import core_of
 from holdfast.errors import NotFound
 from holdfast.http.api.routes import MOST, Count, Paged, Routes
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.pools.stats import PoolStats
 from holdfast.values import Page, as_json, part_of
 
@@ -21,14 +21,14 @@ tenants = Routes("tenants")
 
 
 @tools.get("/tools", first=MOST)
-async def list_offered_tools(seen: Sight, page: Paged, tenant: str | None = None) -> Page[ToolRecord]:
+async def list_offered_tools(seen: RequestScope, page: Paged, tenant: str | None = None) -> Page[ToolRecord]:
     """List the tools of stored agents by name, with their schemas and the agents that offer them."""
     found = await core_of(seen.hf).runtime().transact(list_tools, seen.chosen(tenant))
     return part_of(found, page.limit, page.after, lambda tool: tool.name)
 
 
 @tools.get("/tools/{name}")
-async def show_tool(seen: Sight, name: str) -> dict[str, Any]:
+async def show_tool(seen: RequestScope, name: str) -> dict[str, Any]:
     """Show one tool, and the live workers that can run it."""
     runtime = core_of(seen.hf).runtime()
     found = {each.name: each for each in await runtime.transact(list_tools, seen.tenant)}.get(name)
@@ -40,25 +40,25 @@ async def show_tool(seen: Sight, name: str) -> dict[str, Any]:
 
 
 @pools.get("/pools", first=MOST)
-async def list_pools(seen: Sight, page: Paged, all: bool = False) -> Page[PoolStats]:
+async def list_pools(seen: RequestScope, page: Paged, all: bool = False) -> Page[PoolStats]:
     """List pools by name: those that somebody keeps or that have workers; `all`: those of the past too."""
     return await seen.hf.pools.list(all=all, **page.place)
 
 
 @pools.get("/pools/{name}")
-async def show_pool(seen: Sight, name: str) -> PoolStats:
+async def show_pool(seen: RequestScope, name: str) -> PoolStats:
     """Show one pool with its workers, how many it should have, and why it cannot start them."""
     return await seen.hf.pools.get(name)
 
 
 @tenants.get("/tenants")
-async def list_tenants(seen: Sight, page: Paged) -> Page[dict[str, Any]]:
+async def list_tenants(seen: RequestScope, page: Paged) -> Page[dict[str, Any]]:
     """List the tenants that have sessions, by name."""
     return await seen.hf.sessions.tenants(**page.place)
 
 
 @tenants.get("/tenants/{id}")
-async def show_tenant(seen: Sight, id: str) -> dict[str, Any]:
+async def show_tenant(seen: RequestScope, id: str) -> dict[str, Any]:
     """Show how long the data of a tenant is kept, and what it spent in the last thirty days."""
     tenant = seen.hf.tenant(id)
     ages: Ages = await tenant.retention()
@@ -73,7 +73,7 @@ routes = Routes("calls")
 
 @routes.get("/calls")
 async def list_tool_calls(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     name: str | None = None,
     state: str | None = None,
@@ -90,7 +90,7 @@ async def list_tool_calls(
 
 
 @routes.get("/calls/{id}")
-async def show_call(seen: Sight, id: str) -> CallRecord:
+async def show_call(seen: RequestScope, id: str) -> CallRecord:
     """Show one tool call."""
     call = await seen.runs.call(id)
     if seen.pinned and not await seen.shows((await seen.runs.get(call.run)).session):

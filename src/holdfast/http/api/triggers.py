@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from holdfast.app import core_of, machines_of
 from holdfast.http.api.routes import Routes
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.machines.layer import KIND
-from holdfast.machines.triggers import TriggerRecord, record_of, seen_only, started_by
+from holdfast.machines.triggers import TriggerRecord, record_of, started_by, undeclared_trigger
 from holdfast.values.jobs import JobRecord
 
 routes = Routes("triggers")
@@ -19,7 +19,7 @@ _LOOK = 2_000  # jobs that are read for them
 
 
 @routes.get("/triggers")
-async def list_triggers(seen: Sight) -> list[TriggerRecord]:
+async def list_triggers(seen: RequestScope) -> list[TriggerRecord]:
     """List the triggers and webhooks of the program that serves this, and others that have started machines lately.
 
     `started` and `failed` count among the newest executions.
@@ -28,7 +28,7 @@ async def list_triggers(seen: Sight) -> list[TriggerRecord]:
     declared = [record_of(each, now_us) for each in machines_of(seen.hf).triggers.values()]
     found = started_by(await _newest(seen, {each.starts for each in declared}))
     named = {each.name for each in declared}
-    others = [seen_only(name, jobs) for name, jobs in found.items() if name not in named]
+    others = [undeclared_trigger(name, jobs) for name, jobs in found.items() if name not in named]
     hooks = [
         TriggerRecord(name=each.name, type="webhook", noun=each.target[0], starts=each.target[1])
         for each in seen.hf.access.webhooks.declared
@@ -37,7 +37,7 @@ async def list_triggers(seen: Sight) -> list[TriggerRecord]:
     return sorted([*listed, *hooks], key=lambda each: (each.name, each.type))
 
 
-async def _newest(seen: Seen, machines: set[str]) -> list[JobRecord]:
+async def _newest(seen: PrincipalScope, machines: set[str]) -> list[JobRecord]:
     """Executions of these machines, and of any among the newest jobs; each once, the newest first."""
     jobs = seen.hf.jobs
     found = {each.seq: each for each in await jobs.list(limit=_OF_ALL, look=_LOOK)}

@@ -21,7 +21,7 @@ from holdfast.agents.values import RunRecord
 from holdfast.app import Holdfast, core_of
 from holdfast.errors import HoldfastError, NotFound, StoreUnavailable, Unavailable
 from holdfast.events import Event, EventsPruned, RunEnded
-from holdfast.http.live.responses import LiveResponse, Vigil, WatchedStream
+from holdfast.http.live.responses import IdleWatch, LiveResponse, WatchedStream
 from holdfast.http.security.checks import StreamCounts
 from holdfast.http.sse import frame, frame_of
 from holdfast.kernel import watch
@@ -427,7 +427,7 @@ class Live:
         self.sampler = Sampler(hf)
         self.checkup = Checkup(hf)
         self.counts = StreamCounts()
-        self._vigil = Vigil(hf.access, self._clock)
+        self._vigil = IdleWatch(hf.access, self._clock)
         self._framed: tuple[Sample, bytes] | None = None
 
     def respond(self, frames: AsyncIterator[bytes], watched: WatchedStream) -> LiveResponse:

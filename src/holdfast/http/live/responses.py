@@ -53,7 +53,7 @@ class WatchedStream:
         return self.principal.name if tenant is None else f"{self.principal.name} of {tenant}"
 
 
-class Vigil:
+class IdleWatch:
     def __init__(self, access: Access, clock: Clock) -> None:
         self._access = access
         self._clock = clock
@@ -118,7 +118,7 @@ class LiveResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, frames: AsyncIterator[bytes], clock: Clock, watched: WatchedStream, vigil: Vigil, counts: StreamCounts
+        self, frames: AsyncIterator[bytes], clock: Clock, watched: WatchedStream, vigil: IdleWatch, counts: StreamCounts
     ) -> None:
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]

@@ -11,7 +11,7 @@ from holdfast.access.audit import AuditRecord
 from holdfast.access.tokens import TokenRecord
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.http.api.routes import Paged, Paging
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.api.system import list_audit, list_settings, list_tokens, search, show_system
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel.ids import is_id
@@ -49,7 +49,7 @@ class SettingsView:
 
 
 @pages.page("/audit", "audit.html", like="GET /system/audit")
-async def show_audit(seen: Sight, page: Paged) -> AuditView:
+async def show_audit(seen: RequestScope, page: Paged) -> AuditView:
     found = await list_audit(seen, page)
     return AuditView(_changes(found), found)
 
@@ -68,7 +68,7 @@ def _change(row: AuditRecord, outcome: AuditRecord) -> AuditedChange:
 
 
 @pages.page("/settings", "settings.html", like="GET /system/settings")
-async def show_settings(seen: Sight) -> SettingsView:
+async def show_settings(seen: RequestScope) -> SettingsView:
     return SettingsView(
         await list_settings(seen),
         await list_tokens(seen, Paging(None, 200)),
@@ -83,7 +83,7 @@ _EACH = 5  # of each noun
 _SHORTEST, _LONGEST = 2, 255
 
 
-class Noun(NamedTuple):
+class FoundKind(NamedTuple):
     """Where what was found is shown: the path before its id, or the one page that has it, and which icon it has."""
 
     path: str
@@ -92,14 +92,14 @@ class Noun(NamedTuple):
 
 
 NOUNS = {
-    "run": Noun("/runs", "play"),
-    "session": Noun("/sessions", "messages-square"),
-    "call": Noun("/calls", "wrench"),
-    "inquiry": Noun("/inbox", "inbox", "#q-"),
-    "agent": Noun("/agents", "bot"),
-    "job": Noun("/jobs", "list-checks"),
-    "queue": Noun("/queues", "layers"),
-    "worker": Noun("/workers", "cpu"),
+    "run": FoundKind("/runs", "play"),
+    "session": FoundKind("/sessions", "messages-square"),
+    "call": FoundKind("/calls", "wrench"),
+    "inquiry": FoundKind("/inbox", "inbox", "#q-"),
+    "agent": FoundKind("/agents", "bot"),
+    "job": FoundKind("/jobs", "list-checks"),
+    "queue": FoundKind("/queues", "layers"),
+    "worker": FoundKind("/workers", "cpu"),
 }
 
 
@@ -125,7 +125,7 @@ class FoundView:
 
 
 @pages.page("/find", "found.html", like="GET /system")
-async def find(seen: Sight, q: str = "") -> FoundView:
+async def find(seen: RequestScope, q: str = "") -> FoundView:
     wanted = q.strip()[:_LONGEST]
     if len(wanted) < _SHORTEST:
         return FoundView([], "", "")
@@ -134,12 +134,12 @@ async def find(seen: Sight, q: str = "") -> FoundView:
     return FoundView(hits, wanted, waiting if waiting == wanted.lower() else "")
 
 
-async def _everywhere(seen: Seen, text: str) -> list[Hit]:
+async def _everywhere(seen: PrincipalScope, text: str) -> list[Hit]:
     found = await search(seen, text, _EACH)
     return [_hit(each["noun"], each["id"], each["name"]) for each in found if each["noun"] in NOUNS]
 
 
-async def _within_pinned(seen: Seen, text: str) -> list[Hit]:
+async def _within_pinned(seen: PrincipalScope, text: str) -> list[Hit]:
     """Who sees some sessions alone finds a run or a session by its whole id or key."""
     hits = []
     if is_id(text):

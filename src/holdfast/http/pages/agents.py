@@ -16,9 +16,9 @@ from holdfast.errors import UsageError
 from holdfast.http.api.agents import list_agents, list_versions, show_agent
 from holdfast.http.api.routes import Paged, Paging
 from holdfast.http.api.runs import NewRunBody, create_run, list_runs
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.forms import Filled, pairs_of
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.values import Page
 from holdfast.values.workers import WorkerRecord
 
@@ -43,7 +43,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class VersionChange:
     """A version, and what it changed of the one before it."""
 
     version: VersionRecord
@@ -51,7 +51,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class RunOutcomes:
     """How the last runs ended; `cost` is that of one, on average."""
 
     runs: int
@@ -65,20 +65,22 @@ class AgentView:
     """`served_by` is None for who does not see workers."""
 
     agent: AgentRecord
-    versions: Sequence[Changed]
+    versions: Sequence[VersionChange]
     definition: Any
     runs: Page[RunRecord]
-    ends: Ends
+    ends: RunOutcomes
     served_by: Sequence[WorkerRecord] | None
 
 
 @pages.page("/agents", "agents.html")
-async def show_agents(seen: Sight, page: Paged, name: str | None = None, tenant: str | None = None) -> AgentsView:
+async def show_agents(
+    seen: RequestScope, page: Paged, name: str | None = None, tenant: str | None = None
+) -> AgentsView:
     return AgentsView(await list_agents(seen, page, name=name or None, tenant=tenant or None), name or "")
 
 
 @pages.page("/agents/{id}", "agent.html")
-async def show_one_agent(seen: Sight, id: str) -> AgentView:
+async def show_one_agent(seen: RequestScope, id: str) -> AgentView:
     agent = await show_agent(seen, id)
     versions = await list_versions(seen, agent.id, _FEW)
     runs = await list_runs(seen, _FEW, agent=agent.id)
@@ -87,7 +89,7 @@ async def show_one_agent(seen: Sight, id: str) -> AgentView:
     return AgentView(agent, changed, definition, runs, _ends(runs), await _served_by(seen, agent.name))
 
 
-async def _served_by(seen: Seen, name: str) -> Sequence[WorkerRecord] | None:
+async def _served_by(seen: PrincipalScope, name: str) -> Sequence[WorkerRecord] | None:
     """The live workers that can run it."""
     if not seen.sees_fleet:
         return None
@@ -95,9 +97,9 @@ async def _served_by(seen: Seen, name: str) -> Sequence[WorkerRecord] | None:
     return [each for each in live if f"agent:{name}" in each.capabilities]
 
 
-def _changed(versions: Sequence[VersionRecord]) -> list[Changed]:
+def _changed(versions: Sequence[VersionRecord]) -> list[VersionChange]:
     older = [*versions[1:], None]
-    return [Changed(new, _lines(old, new)) for new, old in zip(versions, older, strict=True)]
+    return [VersionChange(new, _lines(old, new)) for new, old in zip(versions, older, strict=True)]
 
 
 def _lines(old: VersionRecord | None, new: VersionRecord) -> list[Line]:
@@ -111,9 +113,9 @@ def _lines(old: VersionRecord | None, new: VersionRecord) -> list[Line]:
     return [Line(each[:1], each[1:]) for each in found if not each.startswith(("---", "+++", "@@"))][:500]
 
 
-def _ends(runs: Sequence[RunRecord]) -> Ends:
+def _ends(runs: Sequence[RunRecord]) -> RunOutcomes:
     ended = [each for each in runs if each.finalized_at is not None]
-    return Ends(
+    return RunOutcomes(
         runs=len(runs),
         completed=sum(each.state == "completed" for each in ended),
         failed=sum(each.state == "failed" for each in ended),
@@ -122,7 +124,7 @@ def _ends(runs: Sequence[RunRecord]) -> Ends:
 
 
 @pages.action("/agents/{id}/start", like="POST /runs")
-async def start_one(seen: Sight, id: str, form: Filled) -> Go:
+async def start_one(seen: RequestScope, id: str, form: Filled) -> Redirect:
     prompt = form.text("prompt")
     if prompt is None:
         raise UsageError("write what the agent is to do.")
@@ -131,4 +133,4 @@ async def start_one(seen: Sight, id: str, form: Filled) -> Go:
     made = await create_run(
         seen, NewRunBody(agent=agent.id, prompt=prompt, session=form.text("session"), metadata=metadata)
     )
-    return Go("/runs", made.id)
+    return Redirect("/runs", made.id)

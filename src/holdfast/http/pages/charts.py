@@ -14,7 +14,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from holdfast.http.api.seen import Seen
+from holdfast.http.api.seen import PrincipalScope
 from holdfast.http.pages.filters import now_of
 from holdfast.text import escaped
 from holdfast.values.jobs import StatRecord
@@ -143,7 +143,7 @@ def _plain(value: Number) -> str:
 # Trends: how often something ended in each of the last 24 hours, as a small line.
 
 
-def by_hour(seen: Seen, found: Sequence[StatRecord]) -> list[int]:
+def by_hour(seen: PrincipalScope, found: Sequence[StatRecord]) -> list[int]:
     """The counts of the last 24 hours, the oldest first, with none where nothing ended."""
     counts: Counter[datetime] = Counter()
     for each in found:
@@ -152,7 +152,7 @@ def by_hour(seen: Seen, found: Sequence[StatRecord]) -> list[int]:
     return [counts[last - timedelta(hours=back)] for back in range(23, -1, -1)]
 
 
-def trends(seen: Seen, failed: Sequence[StatRecord], by: Literal["source", "kind"]) -> Mapping[str, str]:
+def trends(seen: PrincipalScope, failed: Sequence[StatRecord], by: Literal["source", "kind"]) -> Mapping[str, str]:
     """A line of failures for each agent or kind of job, by its name."""
     apart: dict[str, list[StatRecord]] = {}
     for each in failed:

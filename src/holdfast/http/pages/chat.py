@@ -10,14 +10,14 @@ from typing import Any, Literal
 from holdfast.agents.compaction.compactor import CompactionStats
 from holdfast.agents.compaction.measure import WindowUse, window_use
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.overviews import calls_said_in, said_in_runs
+from holdfast.agents.overviews import calls_of_messages, last_texts_of_runs
 from holdfast.agents.values import CallRecord, CompactionRecord, Inquiry, Message, RunRecord, SessionRecord
 from holdfast.app import core_of
 from holdfast.client.results import Usage
 from holdfast.errors import HoldfastError
 from holdfast.http.api.agents import list_agents
 from holdfast.http.api.routes import Paging
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.routes import Pages
 from holdfast.values import Page
@@ -89,7 +89,7 @@ def _parts(message: Message, records: dict[str, CallRecord], results: dict[str, 
 def _tool(message: Message, block: Any, records: dict[str, CallRecord], results: dict[str, Any]) -> ConversationPart:
     id = str(block.get("id"))
     result, call = results.get(id), records.get(id)
-    output = None if result is None else told(result.get("content"))
+    output = None if result is None else result_text(result.get("content"))
     if output is None and call is not None:
         output = call.output
     return _part(
@@ -104,7 +104,7 @@ def _tool(message: Message, block: Any, records: dict[str, CallRecord], results:
     )
 
 
-def told(content: Any) -> Any:
+def result_text(content: Any) -> Any:
     """What a tool returned: text where it is text."""
     if isinstance(content, list) and all(isinstance(each, dict) and each.get("type") == "text" for each in content):
         return "\n".join(str(each.get("text", "")) for each in content)
@@ -167,7 +167,7 @@ class WindowView:
 
 @pages.page("/sessions/{id}", "session.html")
 async def show_chat(
-    seen: Sight,
+    seen: RequestScope,
     id: str,
     before: str | None = None,
     archived: bool = False,
@@ -180,7 +180,7 @@ async def show_chat(
     tops = [each for each in runs if each.parent is None]
     current = next((each for each in reversed(tops) if each.state not in ENDED), None)
     transact = core_of(seen.hf).runtime().transact
-    said = parts_of(messages, await transact(calls_said_in, messages))
+    said = parts_of(messages, await transact(calls_of_messages, messages))
     names = {each.id: each.agent_name for each in runs}
     if view == "flat":
         said, names = await _flat(seen, said, names)
@@ -207,19 +207,19 @@ async def show_chat(
 
 
 async def _flat(
-    seen: Seen, said: list[ConversationPart], names: dict[str, str]
+    seen: PrincipalScope, said: list[ConversationPart], names: dict[str, str]
 ) -> tuple[list[ConversationPart], dict[str, str]]:
     """With what the runs said that calls on this page started."""
     children = [part.call.child for part in said if part.call is not None and part.call.child is not None]
     transact = core_of(seen.hf).runtime().transact
-    below = await transact(said_in_runs, children[-RUNS:], _SAID)
+    below = await transact(last_texts_of_runs, children[-RUNS:], _SAID)
     messages = [message for each in below.words.values() for message in each]
-    calls = await transact(calls_said_in, messages)
+    calls = await transact(calls_of_messages, messages)
     parts = {run: parts_of(each, calls) for run, each in below.words.items()}
     return flattened(said, parts), {**names, **{id: run.agent_name for id, run in below.runs.items()}}
 
 
-async def agents_to_ask(seen: Seen) -> list[str]:
+async def agents_to_ask(seen: PrincipalScope) -> list[str]:
     """Whom one can write to: this program's agents and those that are stored."""
     return sorted({each.name for each in await list_agents(seen, _AGENTS)})
 
@@ -232,7 +232,7 @@ def _place(tops: Sequence[RunRecord], current: RunRecord | None) -> str:
 
 
 @pages.page("/sessions/{id}/window", "window.html", like="GET /sessions/{id}/stats")
-async def show_window(seen: Sight, id: str) -> WindowView:
+async def show_window(seen: RequestScope, id: str) -> WindowView:
     """What of the window could be compacted, as a part of the page: it reads all that is sent."""
     session = await seen.session(id)
     try:

@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from holdfast.agents import listings
 from holdfast.app import core_of
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.charts import bars
 from holdfast.http.pages.filters import Tab, now_of
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel import codec, queries
-from holdfast.kernel.failure_groups import FailureTraits, likeness
+from holdfast.kernel.failure_groups import FailureKey, likeness
 from holdfast.values import moment
 from holdfast.values.jobs import FailureRecord
 
@@ -47,7 +47,7 @@ class Occurrence(NamedTuple):
     said: str
 
 
-class Looked(NamedTuple):
+class FoundFailures(NamedTuple):
     """The failures of a group that a look has found; `reach` is how far it went back, None when it saw all."""
 
     found: Sequence[Occurrence]
@@ -75,7 +75,7 @@ class FailureGroupView:
 
 @pages.page("/failures", "failures.html", like="GET /system/failures")
 async def show_failures(
-    seen: Sight,
+    seen: RequestScope,
     of: Failing = "jobs",
     kind: str = "",
     error: str = "",
@@ -85,7 +85,7 @@ async def show_failures(
 ) -> FailureGroupView:
     whose = seen.chosen(tenant or None)
     group = await _group(seen, of, (kind, error, message), whose)
-    looked = await (_jobs if of == "jobs" else _runs)(seen, group, whose) if group else Looked([])
+    looked = await (_jobs if of == "jobs" else _runs)(seen, group, whose) if group else FoundFailures([])
     counts = _by_step([each.at for each in looked.found], now_of(seen), since)
     first = now_of(seen) - _STEPS[since][0] * _STEPS[since][1]
     return FailureGroupView(
@@ -102,7 +102,9 @@ async def show_failures(
     )
 
 
-async def _group(seen: Seen, of: Failing, wanted: tuple[str, str, str], whose: str | None) -> FailureRecord | None:
+async def _group(
+    seen: PrincipalScope, of: Failing, wanted: tuple[str, str, str], whose: str | None
+) -> FailureRecord | None:
     kind = wanted[0]
     if of == "jobs":
         groups = await seen.hf.jobs.failures(kind=kind, tenant=whose, limit=_GROUPS)
@@ -111,34 +113,34 @@ async def _group(seen: Seen, of: Failing, wanted: tuple[str, str, str], whose: s
     return next((each for each in groups if (each.kind, each.error, each.message) == wanted), None)
 
 
-async def _jobs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
+async def _jobs(seen: PrincipalScope, group: FailureRecord, whose: str | None) -> FoundFailures:
     page = await core_of(seen.hf).runtime().transact(queries.list_failed, group.kind, whose, limit=LOOK)
     found = []
     for row in page.rows:
         its = codec.decode(row.error)
         its = its if isinstance(its, dict) else {}
-        traits = FailureTraits(row.tenant, group.kind, its.get("type"), its.get("message"))
+        traits = FailureKey(row.tenant, group.kind, its.get("type"), its.get("message"))
         found.append((traits, Occurrence(row.id, moment(row.at), traits.message or "")))
     return await _looked(seen, group, found, page.reach)
 
 
-async def _runs(seen: Seen, group: FailureRecord, whose: str | None) -> Looked:
+async def _runs(seen: PrincipalScope, group: FailureRecord, whose: str | None) -> FoundFailures:
     page = await core_of(seen.hf).runtime().transact(listings.list_failed, group.kind, whose, limit=LOOK)
     found = []
     for row in page.rows:
-        traits = FailureTraits(row.tenant, group.kind, row.error, row.message)
+        traits = FailureKey(row.tenant, group.kind, row.error, row.message)
         found.append((traits, Occurrence(row.id, moment(row.at), row.message or "")))
     return await _looked(seen, group, found, page.reach)
 
 
 async def _looked(
-    seen: Seen, group: FailureRecord, found: Sequence[tuple[FailureTraits, Occurrence]], reach: int | None
-) -> Looked:
+    seen: PrincipalScope, group: FailureRecord, found: Sequence[tuple[FailureKey, Occurrence]], reach: int | None
+) -> FoundFailures:
     """Those of the group, the last first."""
     transact = core_of(seen.hf).runtime().transact
     like = await transact(likeness, group.subject, group.error, group.message, [traits for traits, _ in found])
     its = [each for traits, each in found if like.has(traits)]
-    return Looked(sorted(its, key=lambda each: each.at, reverse=True), moment(reach))
+    return FoundFailures(sorted(its, key=lambda each: each.at, reverse=True), moment(reach))
 
 
 def _by_step(times: Sequence[datetime], now: datetime, since: Since) -> list[tuple[str, int]]:

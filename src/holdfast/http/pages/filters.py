@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from holdfast import durations
 from holdfast.app import core_of
-from holdfast.http.api.seen import Seen
+from holdfast.http.api.seen import PrincipalScope
 from holdfast.values import moment
 
 
@@ -38,11 +38,11 @@ class Chip:
         return Chip(self.name, self.value, {**self.without, **others})
 
 
-def now_of(seen: Seen) -> datetime:
+def now_of(seen: PrincipalScope) -> datetime:
     return moment(core_of(seen.hf).ports.clock.wall_us())
 
 
-def from_when(seen: Seen, span: str | None) -> datetime | None:
+def from_when(seen: PrincipalScope, span: str | None) -> datetime | None:
     """From when on: `since=1h` in an address is an hour before now, whenever it is opened."""
     if not span:
         return None
@@ -83,7 +83,7 @@ class DropDown:
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataShown:
+class MetadataColumns:
     """`columns` are keys that have a column of their own, `filters` keys with a drop-down; `chosen` what it says.
 
     `refreshes`: only rows are asked for, so that no drop-down needs its values.
@@ -142,11 +142,11 @@ def value_of(text: str) -> Any:
         return text
 
 
-async def metadata_shown(request: Request) -> MetadataShown:
+async def metadata_shown(request: Request) -> MetadataColumns:
     columns, filters = request.state.columns
     given = {name: request.query_params.get(PREFIX + name, "").strip() for name in filters}
     chosen = {name: text for name, text in given.items() if text}
-    return MetadataShown(columns, filters, chosen, request.headers.get("hx-request") == "true")
+    return MetadataColumns(columns, filters, chosen, request.headers.get("hx-request") == "true")
 
 
-ShownMetadata = Annotated[MetadataShown, Depends(metadata_shown)]
+ShownMetadata = Annotated[MetadataColumns, Depends(metadata_shown)]

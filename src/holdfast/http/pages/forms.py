@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from fastapi import Depends
 from starlette.requests import Request
 
-from holdfast.agents.listing_rows import OpenBelow
+from holdfast.agents.listing_rows import OpenCounts
 from holdfast.errors import BadPayload, UsageError
 from holdfast.http.api.jobs import ManyJobs
 from holdfast.http.api.runs import ManyRuns
@@ -111,7 +111,7 @@ class BulkView:
     done: bool
     reason: str = ""
     ids: tuple[str, ...] = ()
-    below: OpenBelow | None = None
+    below: OpenCounts | None = None
 
 
 async def over_pages(change: Callable[[Many], Awaitable[Bulk]], many: Many) -> Bulk:

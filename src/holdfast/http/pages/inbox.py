@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.overviews import calls_named, said_in_runs
+from holdfast.agents.overviews import calls_named, last_texts_of_runs
 from holdfast.agents.states import InquiryState
 from holdfast.agents.values import Inquiry, Message, RunRecord
 from holdfast.app import core_of
@@ -21,11 +21,11 @@ from holdfast.http.api.inquiries import (
     list_inquiries,
 )
 from holdfast.http.api.routes import Paged
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.chat import ConversationPart, parts_of
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled, Form
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.values import Page
 
 pages = Pages()
@@ -61,16 +61,16 @@ class InboxView:
 
 
 @pages.page("/inbox", "inbox.html", like="GET /inquiries")
-async def show_inbox(seen: Sight, page: Paged, state: str | None = None) -> InboxView:
+async def show_inbox(seen: RequestScope, page: Paged, state: str | None = None) -> InboxView:
     few = page._replace(limit=min(page.limit, 25))
     found = await list_inquiries(seen, few, state=state or InquiryState.OPEN.value)
     return InboxView(await _told(seen, found), found, TABS, state or "")
 
 
-async def _told(seen: Seen, found: Sequence[Inquiry]) -> list[InquiryCard]:
+async def _told(seen: PrincipalScope, found: Sequence[Inquiry]) -> list[InquiryCard]:
     """Each with its run, what the call may change, and what was said last before it."""
     transact = core_of(seen.hf).runtime().transact
-    said = await transact(said_in_runs, [each.run_id for each in found], _LOOKED_AT)
+    said = await transact(last_texts_of_runs, [each.run_id for each in found], _LOOKED_AT)
     calls = await transact(calls_named, [each.call.id for each in found if each.call is not None])
     effects = {call.id: call.effect for call in calls}
     return [
@@ -90,19 +90,19 @@ def _last_words(messages: Sequence[Message]) -> list[ConversationPart]:
 
 
 @pages.action("/inquiries/{id}/approve")
-async def approve(seen: Sight, id: str, form: Filled) -> Go:
+async def approve(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await approve_inquiry(seen, id, Approval(digest=form.get("digest", ""), input=_changed(form)))
     return _back(form)
 
 
 @pages.action("/inquiries/{id}/deny")
-async def deny(seen: Sight, id: str, form: Filled) -> Go:
+async def deny(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await deny_inquiry(seen, id, Denial(digest=form.get("digest", ""), message=form.text("message") or ""))
     return _back(form)
 
 
 @pages.action("/inquiries/{id}/answer")
-async def answer(seen: Sight, id: str, form: Filled) -> Go:
+async def answer(seen: RequestScope, id: str, form: Filled) -> Redirect:
     said = form.text("choice") or form.text("answer")
     if said is None:
         raise UsageError("write an answer first.")
@@ -120,8 +120,8 @@ def _changed(form: Form) -> dict[str, Any] | None:
     return written
 
 
-def _back(form: Form) -> Go:
+def _back(form: Form) -> Redirect:
     for name, path in (("session", "/sessions"), ("run", "/runs")):
         if (place := form.text(name)) is not None:
-            return Go(path, place)
-    return Go("/inbox")
+            return Redirect(path, place)
+    return Redirect("/inbox")

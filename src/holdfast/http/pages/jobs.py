@@ -23,11 +23,11 @@ from holdfast.http.api.jobs import (
 )
 from holdfast.http.api.routes import Paged
 from holdfast.http.api.runs import ReasonBody
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.charts import trends
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.forms import BulkView, Filled, Form, over_pages
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.kernel.states import TERMINAL, State
 from holdfast.values import Bulk, Page
 from holdfast.values.jobs import AttemptRecord, FailureRecord, JobRecord, ReasonRecord, RetriedRecord
@@ -87,7 +87,7 @@ class WhyView:
 
 @pages.page("/jobs", "jobs.html")
 async def show_jobs(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     state: str | None = None,
     queue: str | None = None,
@@ -115,7 +115,7 @@ async def show_jobs(
     )
 
 
-async def _groups(seen: Seen, wanted: Mapping[str, str | None]) -> Sequence[FailureRecord]:
+async def _groups(seen: PrincipalScope, wanted: Mapping[str, str | None]) -> Sequence[FailureRecord]:
     """Those of a queue are not kept apart."""
     if wanted["queue"]:
         return []
@@ -123,7 +123,9 @@ async def _groups(seen: Seen, wanted: Mapping[str, str | None]) -> Sequence[Fail
     return await seen.hf.jobs.failures(kind=wanted["kind"], tenant=whose, since="24h", limit=8)
 
 
-async def _retried(seen: Seen, state: str | None, wanted: Mapping[str, str | None]) -> Sequence[RetriedRecord]:
+async def _retried(
+    seen: PrincipalScope, state: str | None, wanted: Mapping[str, str | None]
+) -> Sequence[RetriedRecord]:
     """Beside jobs of all states and beside those that wait for their next try; those of a queue are not kept apart."""
     if wanted["queue"] or state not in (None, "", State.SCHEDULED):
         return []
@@ -131,7 +133,9 @@ async def _retried(seen: Seen, state: str | None, wanted: Mapping[str, str | Non
     return await seen.hf.jobs.retried_most(kind=wanted["kind"], tenant=whose, limit=8)
 
 
-async def _trends(seen: Seen, groups: Sequence[FailureRecord], wanted: Mapping[str, str | None]) -> Mapping[str, str]:
+async def _trends(
+    seen: PrincipalScope, groups: Sequence[FailureRecord], wanted: Mapping[str, str | None]
+) -> Mapping[str, str]:
     if not groups:
         return {}
     whose = seen.chosen(wanted["tenant"])
@@ -142,7 +146,7 @@ async def _trends(seen: Seen, groups: Sequence[FailureRecord], wanted: Mapping[s
 
 @pages.page("/jobs/retry", "bulk.html", like="POST /jobs/retry")
 async def ask_retry(
-    seen: Sight,
+    seen: RequestScope,
     id: Ticked,
     state: str | None = None,
     queue: str | None = None,
@@ -159,7 +163,7 @@ async def ask_retry(
 
 @pages.page("/jobs/cancel", "bulk.html", like="POST /jobs/cancel")
 async def ask_cancel(
-    seen: Sight, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
+    seen: RequestScope, id: Ticked, state: str | None = None, queue: str | None = None, kind: str | None = None
 ) -> BulkView:
     if id:
         return await _asked_for(seen, "cancel", id)
@@ -167,7 +171,7 @@ async def ask_cancel(
 
 
 @pages.action("/jobs/retry", template="bulk.html")
-async def retry_many(seen: Sight, form: Filled) -> BulkView:
+async def retry_many(seen: RequestScope, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "retry", form)
     choice = {name: form.text(name) for name in (*_CHOICE, "error", "message")}
@@ -175,21 +179,21 @@ async def retry_many(seen: Sight, form: Filled) -> BulkView:
 
 
 @pages.action("/jobs/cancel", template="bulk.html")
-async def cancel_many(seen: Sight, form: Filled) -> BulkView:
+async def cancel_many(seen: RequestScope, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "cancel", form)
     choice = {name: form.text(name) for name in _CHOICE}
     return await _bulk(seen, "cancel", choice, reason=form.text("reason"))
 
 
-async def _asked_for(seen: Seen, verb: str, ids: Sequence[str]) -> BulkView:
+async def _asked_for(seen: PrincipalScope, verb: str, ids: Sequence[str]) -> BulkView:
     """What will happen to those that were ticked."""
     known = [(await show_job(seen, each)).id for each in ids[:_SHOWN]]
     found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
     return BulkView("job", verb, found, {}, done=False, ids=tuple(known))
 
 
-async def _selected(seen: Seen, verb: str, form: Form) -> BulkView:
+async def _selected(seen: PrincipalScope, verb: str, form: Form) -> BulkView:
     """Those that were ticked; one that cannot be changed does not stop the others."""
     ids = form.all("id")[:_SHOWN]
     why = ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}")
@@ -206,7 +210,7 @@ async def _selected(seen: Seen, verb: str, form: Form) -> BulkView:
 
 
 async def _bulk(
-    seen: Seen, verb: str, choice: dict[str, str | None], *, dry_run: bool = False, reason: str | None = None
+    seen: PrincipalScope, verb: str, choice: dict[str, str | None], *, dry_run: bool = False, reason: str | None = None
 ) -> BulkView:
     chosen: dict[str, Any] = {name: value or None for name, value in choice.items()}
     given: dict[str, Any] = {} if reason is None else {"reason": reason}
@@ -216,7 +220,7 @@ async def _bulk(
 
 
 @pages.page("/jobs/{id}", "job.html")
-async def show(seen: Sight, id: str) -> JobView:
+async def show(seen: RequestScope, id: str) -> JobView:
     job = await show_job(seen, id)
     return JobView(
         job=job,
@@ -228,7 +232,7 @@ async def show(seen: Sight, id: str) -> JobView:
     )
 
 
-async def _is_run(seen: Seen, id: str) -> bool:
+async def _is_run(seen: PrincipalScope, id: str) -> bool:
     try:
         await seen.run(id)
     except NotFound:
@@ -237,7 +241,7 @@ async def _is_run(seen: Seen, id: str) -> bool:
 
 
 @pages.page("/why", "why.html", like="GET /runs/{id}/why")
-async def explain(seen: Sight, id: str = "") -> WhyView:
+async def explain(seen: RequestScope, id: str = "") -> WhyView:
     """Why a run or a job, whichever has this id, does not continue."""
     wanted = id.strip()
     if not wanted:
@@ -251,11 +255,11 @@ async def explain(seen: Sight, id: str = "") -> WhyView:
 
 
 @pages.action("/jobs/{id}/retry")
-async def retry(seen: Sight, id: str) -> Go:
-    return Go("/jobs", (await retry_job(seen, id)).id)
+async def retry(seen: RequestScope, id: str) -> Redirect:
+    return Redirect("/jobs", (await retry_job(seen, id)).id)
 
 
 @pages.action("/jobs/{id}/cancel")
-async def cancel(seen: Sight, id: str, form: Filled) -> Go:
+async def cancel(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await cancel_job(seen, id, ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
-    return Go("/jobs", id)
+    return Redirect("/jobs", id)

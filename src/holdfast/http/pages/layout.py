@@ -11,8 +11,8 @@ from starlette.requests import HTTPConnection, Request
 
 from holdfast.app import core_of
 from holdfast.errors import VERSION, HoldfastError
-from holdfast.http.api.seen import Seen
-from holdfast.http.security.checks import Denied
+from holdfast.http.api.seen import PrincipalScope
+from holdfast.http.security.checks import RequestDenied
 from holdfast.http.security.gate import Gate
 from holdfast.http.security.roles import TABLE
 from holdfast.values import moment
@@ -134,7 +134,7 @@ class PageLayout:
 
 async def values_for(request: Request, gate: Gate, served: frozenset[str]) -> dict[str, Any]:
     """What a template is given besides its view. `served` are the paths that have a page."""
-    seen: Seen = request.state.seen
+    seen: PrincipalScope = request.state.seen
     below = links_of(request).place_of(request)
     may = _may(gate, seen)
     shown = tuple(each for each in PLACES if each.path in served and may(each.rule))
@@ -164,7 +164,7 @@ def bare_values(request: Request, gate: Gate) -> dict[str, Any]:
     }
 
 
-def _may(gate: Gate, seen: Seen) -> Callable[[str], bool]:
+def _may(gate: Gate, seen: PrincipalScope) -> Callable[[str], bool]:
     """Whether who looks may do what a route of the API does: `may("POST /runs/{id}/cancel")`."""
 
     def may(name: str) -> bool:
@@ -172,14 +172,14 @@ def _may(gate: Gate, seen: Seen) -> Callable[[str], bool]:
             return False
         try:
             gate.check(seen.principal, TABLE.get(name))
-        except Denied:
+        except RequestDenied:
             return False
         return True
 
     return may
 
 
-async def _open_inquiries(seen: Seen) -> int:
+async def _open_inquiries(seen: PrincipalScope) -> int:
     try:
         if not seen.pinned:
             return min(await seen.inquiries.count(), _MANY)

@@ -31,11 +31,11 @@ from holdfast.http.api.plans import (
 )
 from holdfast.http.api.routes import Paged, Paging
 from holdfast.http.api.runs import ReasonBody
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.api.triggers import list_triggers
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.kernel.states import State
 from holdfast.machines.api import ExecutionDetail, ExecutionRecord
 from holdfast.machines.drawing import svg
@@ -71,13 +71,15 @@ class ExecutionView:
 
 
 @pages.page("/machines", "machines.html", like="GET /executions")
-async def show_machines(seen: Sight, page: Paged, machine: str | None = None, state: str | None = None) -> MachinesView:
+async def show_machines(
+    seen: RequestScope, page: Paged, machine: str | None = None, state: str | None = None
+) -> MachinesView:
     found = await list_executions(seen, page, machine=machine or None, state=state or None)
     return MachinesView(await list_machines(seen), found, TABS, state or "", machine or "")
 
 
 @pages.page("/machines/{name}", "machine.html", like="GET /executions")
-async def show_machine(seen: Sight, name: str) -> MachineView:
+async def show_machine(seen: RequestScope, name: str) -> MachineView:
     drawn = _drawn(seen, name, None)
     if not drawn:
         raise NotFound(f"this program has no machine {name[:80]!r}.")
@@ -85,36 +87,36 @@ async def show_machine(seen: Sight, name: str) -> MachineView:
 
 
 @pages.page("/executions/{id}", "execution.html")
-async def show_one_execution(seen: Sight, id: str) -> ExecutionView:
+async def show_one_execution(seen: RequestScope, id: str) -> ExecutionView:
     found = await show_execution(seen, id)
     events = [as_json(each) for each in await list_execution_events(seen, id)]
     return ExecutionView(found, _drawn(seen, found.machine, found.at), events[-200:])
 
 
-def _drawn(seen: Seen, name: str, at: str | None) -> Markup:
+def _drawn(seen: PrincipalScope, name: str, at: str | None) -> Markup:
     """The machine as this program declares it; nothing when it does not."""
     declared = machines_of(seen.hf).declared.get(name)
     return Markup(svg(declared.graph, at)) if declared is not None else Markup("")
 
 
 @pages.action("/machines/{name}/start", like="POST /executions")
-async def start_one(seen: Sight, name: str, form: Filled) -> Go:
+async def start_one(seen: RequestScope, name: str, form: Filled) -> Redirect:
     given = form.json("input")
     if not isinstance(given, dict | None):
         raise UsageError("the input of a machine is a JSON object.")
     made = await start_execution(seen, NewExecution(machine=name, input=given or {}, execution_id=form.text("id")))
-    return Go("/executions", made.id)
+    return Redirect("/executions", made.id)
 
 
 @pages.action("/executions/{id}/cancel")
-async def cancel_one(seen: Sight, id: str, form: Filled) -> Go:
+async def cancel_one(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await cancel_execution(seen, id, ReasonBody(reason=form.text("reason") or "cancelled by its owner"))
-    return Go("/executions", id)
+    return Redirect("/executions", id)
 
 
 @pages.action("/executions/{id}/resume")
-async def resume_one(seen: Sight, id: str) -> Go:
-    return Go("/executions", (await continue_execution(seen, id)).id)
+async def resume_one(seen: RequestScope, id: str) -> Redirect:
+    return Redirect("/executions", (await continue_execution(seen, id)).id)
 
 
 # Triggers as a page: what starts machines, when next, and how it went.
@@ -126,7 +128,7 @@ class TriggersView:
 
 
 @pages.page("/triggers", "triggers.html")
-async def show_triggers(seen: Sight) -> TriggersView:
+async def show_triggers(seen: RequestScope) -> TriggersView:
     return TriggersView(await list_triggers(seen))
 
 
@@ -153,29 +155,29 @@ class ActionView:
 
 
 @pages.page("/plans", "plans.html")
-async def show_plans(seen: Sight, page: Paged) -> PlansView:
+async def show_plans(seen: RequestScope, page: Paged) -> PlansView:
     return PlansView(await list_plans(seen, page), await list_actions(seen, _FEW))
 
 
 @pages.page("/plans/{id}", "plan.html")
-async def show_one_plan(seen: Sight, id: str) -> PlanView:
+async def show_one_plan(seen: RequestScope, id: str) -> PlanView:
     return PlanView(await show_plan(seen, id))
 
 
 @pages.action("/plans/{id}/apply", like="POST /actions")
-async def apply_plan(seen: Sight, id: str, form: Filled) -> Go:
+async def apply_plan(seen: RequestScope, id: str, form: Filled) -> Redirect:
     inputs = [line.strip() for line in form.get("inputs", "").splitlines() if line.strip()]
     await show_plan(seen, id)  # 404 for who does not have it
     made = await submit_action(seen, NewActionBody(plan=id, inputs=inputs))
-    return Go("/actions", made["id"])
+    return Redirect("/actions", made["id"])
 
 
 @pages.action("/plans/{id}/delete", like="DELETE /plans/{id}")
-async def delete_one_plan(seen: Sight, id: str) -> Go:
+async def delete_one_plan(seen: RequestScope, id: str) -> Redirect:
     await delete_plan(seen, id)
-    return Go("/plans")
+    return Redirect("/plans")
 
 
 @pages.page("/actions/{id}", "action.html")
-async def show_one_action(seen: Sight, id: str) -> ActionView:
+async def show_one_action(seen: RequestScope, id: str) -> ActionView:
     return ActionView(await show_action(seen, id))

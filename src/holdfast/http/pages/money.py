@@ -18,11 +18,11 @@ from holdfast.agents.money.api import Budget, Part, Used
 from holdfast.errors import UsageError
 from holdfast.http.api.money import NewBudget, delete_budget, list_budgets, set_budget, show_used
 from holdfast.http.api.routes import Paging
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.charts import bars
 from holdfast.http.pages.filters import Tab, from_when, now_of
 from holdfast.http.pages.forms import Filled
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.values import Page
 
 pages = Pages()
@@ -59,7 +59,7 @@ class MoneyView:
 
 @pages.page("/money", "money.html", like="GET /usage")
 async def show_money(
-    seen: Sight,
+    seen: RequestScope,
     by: str = "agent",
     since_: Annotated[str, Query(alias="since")] = "30d",
     tenant: str | None = None,
@@ -87,7 +87,7 @@ async def show_money(
     )
 
 
-def _range(seen: Seen, span: str) -> tuple[datetime, datetime | None]:
+def _range(seen: PrincipalScope, span: str) -> tuple[datetime, datetime | None]:
     """From when, and until when if that is not now. Yesterday is a day of UTC, as budgets have them."""
     now = now_of(seen)
     if span == "yesterday":
@@ -117,7 +117,7 @@ def _part(name: str) -> Part:
 
 @pages.page("/money.csv", "", like="GET /usage")
 async def download_money(
-    seen: Sight,
+    seen: RequestScope,
     since_: Annotated[str, Query(alias="since")] = "30d",
     tenant: str | None = None,
 ) -> Response:
@@ -141,7 +141,7 @@ def _cell(value: object) -> str:
 
 
 @pages.action("/budgets", like="PUT /budgets")
-async def set_one_budget(seen: Sight, form: Filled) -> Go:
+async def set_one_budget(seen: RequestScope, form: Filled) -> Redirect:
     scope = form.text("scope") or "everybody"
     given = {
         "cost": form.text("cost") or "",
@@ -155,10 +155,10 @@ async def set_one_budget(seen: Sight, form: Filled) -> Go:
     except ValidationError:
         raise UsageError('policy is "end", "ask" or "wait".') from None
     await set_budget(seen, new)
-    return Go("/money")
+    return Redirect("/money")
 
 
 @pages.action("/budgets/{id}/delete", like="DELETE /budgets/{id}")
-async def delete_one_budget(seen: Sight, id: str) -> Go:
+async def delete_one_budget(seen: RequestScope, id: str) -> Redirect:
     await delete_budget(seen, id)
-    return Go("/money")
+    return Redirect("/money")

@@ -13,7 +13,7 @@ from holdfast.app import core_of
 from holdfast.http.api.inquiries import list_inquiries
 from holdfast.http.api.routes import Paging
 from holdfast.http.api.runs import list_runs
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.api.streams import Alive
 from holdfast.http.live.live import Sample
 from holdfast.http.pages.charts import by_hour, sparkline, trends
@@ -29,7 +29,7 @@ from holdfast.values.jobs import FailureRecord, StatRecord
 # Why work waits, all of it: how much is behind each gate, as one sample of the fleet says. Pure.
 
 
-class WaitingFor(NamedTuple):
+class WaitReason(NamedTuple):
     """What work waits for, how much of it, and where one sees more: `rule` is the route of the API that shows it."""
 
     words: str
@@ -39,17 +39,17 @@ class WaitingFor(NamedTuple):
     query: dict[str, str]
 
 
-def gates(sample: Sample) -> list[WaitingFor]:
+def gates(sample: Sample) -> list[WaitReason]:
     """The same ones in the same order, so that nothing moves when a count becomes none."""
     ready = sum(each.pending for each in sample.queues if not each.paused_at)
     paused = sum(each.pending for each in sample.queues if each.paused_at)
     return [
-        WaitingFor("a free slot of a worker" if sample.workers else "a worker: none is live", ready, *_WORKERS),
-        WaitingFor("a queue that is paused", paused, *_QUEUES),
-        WaitingFor("a lane that is full", sum(each.blocked for each in sample.queues), *_QUEUES),
-        WaitingFor("a provider whose lane is closed", sum(sample.waiting_behind.values()), *_QUEUES),
-        WaitingFor("a person", sample.inquiries, "/inbox", "GET /inquiries", {}),
-        WaitingFor("its time, or what it started", sum(each.later for each in sample.queues), *_LATER),
+        WaitReason("a free slot of a worker" if sample.workers else "a worker: none is live", ready, *_WORKERS),
+        WaitReason("a queue that is paused", paused, *_QUEUES),
+        WaitReason("a lane that is full", sum(each.blocked for each in sample.queues), *_QUEUES),
+        WaitReason("a provider whose lane is closed", sum(sample.waiting_behind.values()), *_QUEUES),
+        WaitReason("a person", sample.inquiries, "/inbox", "GET /inquiries", {}),
+        WaitReason("its time, or what it started", sum(each.later for each in sample.queues), *_LATER),
     ]
 
 
@@ -72,7 +72,7 @@ OLD = 300.0  # seconds that work waits where every slot is taken
 _LEVELS: Sequence[Level] = ("problem", "warning", "note")
 
 
-class SeeMore(NamedTuple):
+class MoreLink(NamedTuple):
     """Where one sees more: `rule` is the route of the API that shows it."""
 
     words: str
@@ -81,17 +81,17 @@ class SeeMore(NamedTuple):
     state: str | None = None
 
 
-class Thing(NamedTuple):
+class FleetProblem(NamedTuple):
     """Something that is not well, or worth a note; `check` is what the doctor calls it."""
 
     check: str
     level: Level
     sentence: str
     remedy: str = ""
-    way: SeeMore | None = None
+    way: MoreLink | None = None
 
 
-class Known(NamedTuple):
+class NowSnapshot(NamedTuple):
     """What the page knows: the last failed runs, the oldest inquiries, how many jobs failed recently."""
 
     now: datetime
@@ -101,36 +101,36 @@ class Known(NamedTuple):
     failed_jobs: int = 0
 
 
-_FAILED_JOBS = SeeMore("Failed jobs", "/jobs", "GET /jobs", "failed")
-_FAILED_RUNS = SeeMore("Failed runs", "/runs", "GET /runs", "failed")
-_INBOX = SeeMore("Inbox", "/inbox", "GET /inquiries")
-_SEE_WORKERS = SeeMore("Workers", "/workers", "GET /workers")
-_SEE_QUEUES = SeeMore("Queues", "/queues", "GET /queues")
+_FAILED_JOBS = MoreLink("Failed jobs", "/jobs", "GET /jobs", "failed")
+_FAILED_RUNS = MoreLink("Failed runs", "/runs", "GET /runs", "failed")
+_INBOX = MoreLink("Inbox", "/inbox", "GET /inquiries")
+_SEE_WORKERS = MoreLink("Workers", "/workers", "GET /workers")
+_SEE_QUEUES = MoreLink("Queues", "/queues", "GET /queues")
 _WAYS = {
-    "jobs": SeeMore("Jobs", "/jobs", "GET /jobs"),
+    "jobs": MoreLink("Jobs", "/jobs", "GET /jobs"),
     "lanes": _SEE_QUEUES,
     "queues": _SEE_QUEUES,
-    "schedules": SeeMore("Schedules", "/schedules", "GET /schedules"),
-    "sessions": SeeMore("Sessions", "/sessions", "GET /sessions"),
+    "schedules": MoreLink("Schedules", "/schedules", "GET /schedules"),
+    "sessions": MoreLink("Sessions", "/sessions", "GET /sessions"),
     "work": _SEE_WORKERS,
     "workers": _SEE_WORKERS,
 }
 
 
-def things(known: Known, findings: Sequence[Finding] = ()) -> list[Thing]:
+def things(known: NowSnapshot, findings: Sequence[Finding] = ()) -> list[FleetProblem]:
     """What is not well, then what is worth a note. What the doctor says with a remedy is not said twice."""
-    found = [Thing(*each, _WAYS.get(each.check)) for each in findings if each.level != "ok"]
+    found = [FleetProblem(*each, _WAYS.get(each.check)) for each in findings if each.level != "ok"]
     said = {each.check for each in found if each.level != "note"}
     seen = [each for each in _seen(known) if each.check not in said]
     problems = [each for each in found if each.level == "problem"]
     return sorted([*problems, *seen, *(each for each in found if each not in problems)], key=_rank)
 
 
-def _rank(thing: Thing) -> int:
+def _rank(thing: FleetProblem) -> int:
     return _LEVELS.index(thing.level)
 
 
-def _seen(known: Known) -> Iterator[Thing]:
+def _seen(known: NowSnapshot) -> Iterator[FleetProblem]:
     if known.sample is not None:
         yield from _without_worker(known.sample)
     yield from _failures(known)
@@ -140,14 +140,14 @@ def _seen(known: Known) -> Iterator[Thing]:
         yield from _closed(known.sample)
 
 
-def _without_worker(sample: Sample) -> Iterator[Thing]:
+def _without_worker(sample: Sample) -> Iterator[FleetProblem]:
     waiting = sum(each.pending for each in sample.queues if not each.paused_at)
     if waiting and not sample.workers:
         said = f"{plural(waiting, 'job waits', 'jobs wait')}, and no worker is alive."
-        yield Thing("work", "problem", said, "Start one: `holdfast worker …`.", _SEE_WORKERS)
+        yield FleetProblem("work", "problem", said, "Start one: `holdfast worker …`.", _SEE_WORKERS)
 
 
-def _failures(known: Known) -> Iterator[Thing]:
+def _failures(known: NowSnapshot) -> Iterator[FleetProblem]:
     """Of jobs, as fresh as they are known; else of runs, which who is a tenant sees too."""
     sample, minutes = known.sample, round(RECENTLY.total_seconds() / 60)
     now = sum(each.failed for each in sample.queues) if sample else 0
@@ -155,17 +155,19 @@ def _failures(known: Known) -> Iterator[Thing]:
     more = " or more" if known.failed.next and len(recent) == len(known.failed) else ""
     remedy = "Fix the cause, then try a whole group of failures again."
     if now:
-        yield Thing("failed", "problem", f"{plural(now, 'job')} failed in the last minute.", remedy, _FAILED_JOBS)
+        yield FleetProblem(
+            "failed", "problem", f"{plural(now, 'job')} failed in the last minute.", remedy, _FAILED_JOBS
+        )
     elif known.failed_jobs:
         jobs = f"{MANY_FAILED:,} jobs or more" if known.failed_jobs >= MANY_FAILED else plural(known.failed_jobs, "job")
         said = f"{jobs} failed in the last {minutes} minutes."
-        yield Thing("failed", "problem", said, remedy, _FAILED_JOBS)
+        yield FleetProblem("failed", "problem", said, remedy, _FAILED_JOBS)
     elif recent:
         said = f"{plural(len(recent), 'run', more=more)} failed in the last {minutes} minutes."
-        yield Thing("failed", "problem", said, remedy, _FAILED_RUNS)
+        yield FleetProblem("failed", "problem", said, remedy, _FAILED_RUNS)
 
 
-def _unanswered(known: Known) -> Iterator[Thing]:
+def _unanswered(known: NowSnapshot) -> Iterator[FleetProblem]:
     """Those that will soon be decided without a person come before those that have waited for long."""
     number = known.sample.inquiries if known.sample else len(known.inquiries)
     least = "At least " if known.sample is None and known.inquiries.next else ""
@@ -173,12 +175,14 @@ def _unanswered(known: Known) -> Iterator[Thing]:
     ending = [each.expires_at - known.now for each in known.inquiries if each.expires_at]
     if soon := [each for each in ending if timedelta() < each <= SOON]:
         said = f"The time to answer a question ends in {span(min(soon))}.{more}"
-        yield Thing("people", "warning", said, "", _INBOX)
+        yield FleetProblem("people", "warning", said, "", _INBOX)
     elif known.inquiries and (waited := known.now - min(each.asked_at for each in known.inquiries)) >= PATIENCE:
-        yield Thing("people", "warning", f"A question has waited for a person for {span(waited)}.{more}", "", _INBOX)
+        yield FleetProblem(
+            "people", "warning", f"A question has waited for a person for {span(waited)}.{more}", "", _INBOX
+        )
 
 
-def _backlog(sample: Sample) -> Iterator[Thing]:
+def _backlog(sample: Sample) -> Iterator[FleetProblem]:
     old = [each for each in sample.queues if not each.paused_at and sample.oldest_pending.get(each.name, 0.0) >= OLD]
     if old and sample.slots and sample.active >= sample.slots:
         waiting = sum(each.pending for each in old)
@@ -186,15 +190,15 @@ def _backlog(sample: Sample) -> Iterator[Thing]:
         said = (
             f"{plural(waiting, 'job waits', 'jobs wait')} while every slot is taken; the oldest is {span(oldest)} old."
         )
-        yield Thing("backlog", "warning", said, "Start more workers, or give them more slots.", _SEE_WORKERS)
+        yield FleetProblem("backlog", "warning", said, "Start more workers, or give them more slots.", _SEE_WORKERS)
 
 
-def _closed(sample: Sample) -> Iterator[Thing]:
+def _closed(sample: Sample) -> Iterator[FleetProblem]:
     behind = {name: waiting for name, waiting in sample.waiting_behind.items() if waiting}
     if behind:
         name = max(behind, key=lambda each: behind[each])
         said = f"Lane {name} is closed, and {plural(behind[name], 'run waits', 'runs wait')} behind it."
-        yield Thing("lanes", "warning", said, "", _SEE_QUEUES)
+        yield FleetProblem("lanes", "warning", said, "", _SEE_QUEUES)
 
 
 pages = Pages()
@@ -203,7 +207,7 @@ _MANY = Paging(None, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class DaySummary:
     """What the tally says of the last 24 hours. Where sessions are pinned there is none: it knows no sessions."""
 
     runs: StatRecord | None
@@ -222,19 +226,19 @@ class NowView:
     newest: Page[RunRecord]
     inquiries: Page[Inquiry]
     sample: Sample | None
-    waiting_for: Sequence[WaitingFor]
+    waiting_for: Sequence[WaitReason]
     lanes: Sequence[ClosedLaneRecord]
-    day: Day | None
-    things: Sequence[Thing]
+    day: DaySummary | None
+    things: Sequence[FleetProblem]
 
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    things: Sequence[Thing]
+    things: Sequence[FleetProblem]
 
 
 @pages.page("/", "now.html", like="GET /system")
-async def show_now(seen: Sight, live: Alive) -> NowView:
+async def show_now(seen: RequestScope, live: Alive) -> NowView:
     sample = await live.sampler.sample() if seen.sees_fleet else None
     failed = await list_runs(seen, _FEW, state=RunState.FAILED)
     inquiries = await list_inquiries(seen, _MANY)
@@ -246,15 +250,15 @@ async def show_now(seen: Sight, live: Alive) -> NowView:
         waiting_for=gates(sample) if sample else [],
         lanes=await seen.hf.lanes.list() if sample else [],
         day=None if seen.pinned else await _day(seen),
-        things=things(Known(now_of(seen), sample, failed, inquiries, await _failed_jobs(seen) if sample else 0)),
+        things=things(NowSnapshot(now_of(seen), sample, failed, inquiries, await _failed_jobs(seen) if sample else 0)),
     )
 
 
-async def _day(seen: Seen) -> Day:
+async def _day(seen: PrincipalScope) -> DaySummary:
     whole = await seen.runs.stats(since="24h", step="all")
     hours = await seen.runs.stats("state", since="24h", step="hour")
     failures = [each for each in hours if each.state == RunState.FAILED]
-    return Day(
+    return DaySummary(
         runs=next(iter(whole), None),
         failed=sum(each.count for each in failures),
         ended_line=sparkline(by_hour(seen, hours), "Runs that ended, by hour", tone="runs"),
@@ -265,9 +269,9 @@ async def _day(seen: Seen) -> Day:
 
 
 @pages.page("/now/health", "health.html", like="GET /system/doctor")
-async def show_health(seen: Sight, live: Alive) -> HealthView:
+async def show_health(seen: RequestScope, live: Alive) -> HealthView:
     """What is not well, as a part of the first page."""
-    known = Known(
+    known = NowSnapshot(
         now_of(seen),
         await live.sampler.sample(),
         await list_runs(seen, _FEW, state=RunState.FAILED),
@@ -277,6 +281,6 @@ async def show_health(seen: Sight, live: Alive) -> HealthView:
     return HealthView(things(known, await live.checkup.findings()))
 
 
-async def _failed_jobs(seen: Seen) -> int:
+async def _failed_jobs(seen: PrincipalScope) -> int:
     since = microseconds(now_of(seen) - RECENTLY)
     return await core_of(seen.hf).runtime().transact(count_failed, since, look=MANY_FAILED)

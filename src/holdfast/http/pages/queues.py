@@ -29,10 +29,10 @@ from holdfast.http.api.fleet import (
     show_schedule,
 )
 from holdfast.http.api.routes import Paged, Paging
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.http.pages.filters import Tab
 from holdfast.http.pages.forms import Filled
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.values import Page, moment
 from holdfast.values.jobs import JobRecord
 from holdfast.values.queues import LaneRecord, QueueCounts, ScheduleRecord
@@ -60,13 +60,13 @@ class QueueView:
 
 
 @pages.page("/queues", "queues.html")
-async def show_queues(seen: Sight, page: Paged) -> QueuesView:
+async def show_queues(seen: RequestScope, page: Paged) -> QueuesView:
     counts = list(await seen.hf.queues.stats())
     return QueuesView(counts, await list_lanes(seen, page), await list_closed_lanes(seen, _SOME))
 
 
 @pages.page("/queues/{name}", "queue.html")
-async def show_one_queue(seen: Sight, name: str) -> QueueView:
+async def show_one_queue(seen: RequestScope, name: str) -> QueueView:
     found = await show_queue(seen, name)
     jobs = seen.hf.jobs
     return QueueView(
@@ -79,21 +79,21 @@ async def show_one_queue(seen: Sight, name: str) -> QueueView:
 
 
 @pages.action("/queues/{name}/pause")
-async def pause_one_queue(seen: Sight, name: str, form: Filled) -> Go:
+async def pause_one_queue(seen: RequestScope, name: str, form: Filled) -> Redirect:
     await pause_queue(seen, name, Pause(reason=form.text("reason") or ""))
-    return Go("/queues", name)
+    return Redirect("/queues", name)
 
 
 @pages.action("/queues/{name}/resume")
-async def resume_one_queue(seen: Sight, name: str) -> Go:
+async def resume_one_queue(seen: RequestScope, name: str) -> Redirect:
     await resume_queue(seen, name)
-    return Go("/queues", name)
+    return Redirect("/queues", name)
 
 
 @pages.action("/lanes/{name}/open")
-async def open_one_lane(seen: Sight, name: str) -> Go:
+async def open_one_lane(seen: RequestScope, name: str) -> Redirect:
     await open_lane(seen, name)
-    return Go("/queues")
+    return Redirect("/queues")
 
 
 # Schedules as pages: when each fires next, why it did not, and firing one by hand.
@@ -114,12 +114,12 @@ class ScheduleView:
 
 
 @pages.page("/schedules", "schedules.html")
-async def show_schedules(seen: Sight, page: Paged) -> SchedulesView:
+async def show_schedules(seen: RequestScope, page: Paged) -> SchedulesView:
     return SchedulesView(await list_schedules(seen, page))
 
 
 @pages.page("/schedules/{name}", "schedule.html")
-async def show_one_schedule(seen: Sight, name: str) -> ScheduleView:
+async def show_one_schedule(seen: RequestScope, name: str) -> ScheduleView:
     found = await show_schedule(seen, name)
     return ScheduleView(found, _ticks(found))
 
@@ -139,26 +139,26 @@ def _ticks(schedule: ScheduleRecord) -> list[datetime]:
 
 
 @pages.action("/schedules/{name}/run")
-async def run_one_schedule(seen: Sight, name: str) -> Go:
-    return Go("/jobs", (await run_schedule(seen, name)).id)
+async def run_one_schedule(seen: RequestScope, name: str) -> Redirect:
+    return Redirect("/jobs", (await run_schedule(seen, name)).id)
 
 
 @pages.action("/schedules/{name}/pause")
-async def pause_one_schedule(seen: Sight, name: str) -> Go:
+async def pause_one_schedule(seen: RequestScope, name: str) -> Redirect:
     await pause_schedule(seen, name)
-    return Go("/schedules", name)
+    return Redirect("/schedules", name)
 
 
 @pages.action("/schedules/{name}/resume")
-async def resume_one_schedule(seen: Sight, name: str) -> Go:
+async def resume_one_schedule(seen: RequestScope, name: str) -> Redirect:
     await resume_schedule(seen, name)
-    return Go("/schedules", name)
+    return Redirect("/schedules", name)
 
 
 @pages.action("/schedules/{name}/delete", like="DELETE /schedules/{name}")
-async def delete_one_schedule(seen: Sight, name: str) -> Go:
+async def delete_one_schedule(seen: RequestScope, name: str) -> Redirect:
     await delete_schedule(seen, name)
-    return Go("/schedules")
+    return Redirect("/schedules")
 
 
 # Batches as pages: what went to the provider together, what it says, and what became of each turn.
@@ -181,10 +181,10 @@ class BatchView:
 
 
 @pages.page("/batches", "batches.html")
-async def show_batches(seen: Sight, page: Paged, state: str | None = None) -> BatchesView:
+async def show_batches(seen: RequestScope, page: Paged, state: str | None = None) -> BatchesView:
     return BatchesView(await list_batches(seen, page, state=state or None), TABS, state or "")
 
 
 @pages.page("/batches/{id}", "batch.html")
-async def show_one_batch(seen: Sight, id: str, page: Paged) -> BatchView:
+async def show_one_batch(seen: RequestScope, id: str, page: Paged) -> BatchView:
     return BatchView(await show_batch(seen, id), await list_requests(seen, id, page))

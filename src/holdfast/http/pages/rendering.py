@@ -224,8 +224,8 @@ def shell_body(body: str) -> str:
 
 def shell_address(route: str) -> str:
     """An address of this server as a word of a command: what is after the variable is text, whatever it contains."""
-    told = line(route, 1_500)
-    return f'"$WEB{told}"' if not set(told) & set('"$`!\\') else f'"$WEB"{shlex.quote(told)}'
+    command_text = line(route, 1_500)
+    return f'"$WEB{command_text}"' if not set(command_text) & set('"$`!\\') else f'"$WEB"{shlex.quote(command_text)}'
 
 
 def json_text(value: object, longest: int = words.LONGEST_TEXT) -> str:

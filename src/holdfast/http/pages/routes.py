@@ -24,7 +24,7 @@ class PageRoute(NamedTuple):
     creates: bool = False
 
 
-class Go:
+class Redirect:
     """Where to look after an action: a path below the mount with its parts, and what it asks for."""
 
     def __init__(self, path: str, *parts: str, **query: Any) -> None:
@@ -44,7 +44,7 @@ class Pages:
         return partial(self._add, PageRoute("GET", path, _nothing, template, like or f"GET {path}"))
 
     def action(self, path: str, *, like: str | None = None, template: str = "") -> Callable[[H], H]:
-        """A form is sent here. Its function returns where to `Go`, or a view for the template."""
+        """A form is sent here. Its function returns where to `Redirect`, or a view for the template."""
         return partial(self._add, PageRoute("POST", path, _nothing, template, like or f"POST {path}"))
 
     def _add(self, route: PageRoute, function: H) -> H:

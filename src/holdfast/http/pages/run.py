@@ -8,19 +8,19 @@ from typing import Any
 
 from holdfast.agents.api.run import Run
 from holdfast.agents.events.reader import ENDED
-from holdfast.agents.listing_rows import OpenBelow
-from holdfast.agents.overviews import calls_said_in, open_below
+from holdfast.agents.listing_rows import OpenCounts
+from holdfast.agents.overviews import calls_of_messages, open_below
 from holdfast.agents.values import Inquiry, RunRecord, Turn
 from holdfast.app import core_of
 from holdfast.client.results import Usage
 from holdfast.events import TurnEnded, TurnRestarted, TurnStarted
 from holdfast.http.api.routes import Paged
-from holdfast.http.api.runs import Forking, ReasonBody, cancel_run, fork_run, list_events, retry_run
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.runs import ForkBody, ReasonBody, cancel_run, fork_run, list_events, retry_run
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.chat import ConversationPart, parts_of
 from holdfast.http.pages.filters import now_of
 from holdfast.http.pages.forms import Filled
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.http.pages.waterfall import Waterfall, draw, lay_out
 from holdfast.values import Page
 from holdfast.values.jobs import Why
@@ -52,7 +52,7 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidView:
+class MessagesView:
     run: RunRecord
     said: list[ConversationPart]
     more_said: str | None
@@ -75,14 +75,14 @@ class ComparisonView:
 
 
 @pages.page("/runs/compare", "compare.html")
-async def compare(seen: Sight, a: str, b: str) -> ComparisonView:
+async def compare(seen: RequestScope, a: str, b: str) -> ComparisonView:
     sides = [await seen.run(a.strip()), await seen.run(b.strip())]
     found = await seen.runs.compare(*sides)
     return ComparisonView(found.a.run, found.b.run, found.facts, found.calls, found.diff, found.same_answer)
 
 
 @pages.page("/runs/{id}", "run.html")
-async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
+async def show_run(seen: RequestScope, id: str, after: str | None = None) -> RunView:
     handle = await seen.run(id)
     run = await handle.refresh()
     said, more_said = await _said(seen, handle, after)
@@ -90,7 +90,7 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     spans = await handle.waterfall(workers=seen.sees_fleet)
     laid = lay_out(spans, now_of(seen))
     ended = run.state in ENDED
-    living = OpenBelow(0, 0) if ended else await core_of(seen.hf).runtime().transact(open_below, [run.id])
+    living = OpenCounts(0, 0) if ended else await core_of(seen.hf).runtime().transact(open_below, [run.id])
     return RunView(
         run=run,
         ended=ended,
@@ -111,19 +111,19 @@ async def show_run(seen: Sight, id: str, after: str | None = None) -> RunView:
     )
 
 
-async def _said(seen: Seen, run: Run[Any], after: str | None) -> tuple[list[ConversationPart], str | None]:
+async def _said(seen: PrincipalScope, run: Run[Any], after: str | None) -> tuple[list[ConversationPart], str | None]:
     """What was said, and where it continues."""
     messages = await run.messages(after=after, limit=_SHOWN)
-    calls = await core_of(seen.hf).runtime().transact(calls_said_in, messages)
+    calls = await core_of(seen.hf).runtime().transact(calls_of_messages, messages)
     return parts_of(messages, calls), messages.next
 
 
 @pages.page("/runs/{id}/said", "said.html", like="GET /runs/{id}/messages")
-async def show_said(seen: Sight, id: str, after: str | None = None) -> SaidView:
+async def show_said(seen: RequestScope, id: str, after: str | None = None) -> MessagesView:
     """What was said in a run, as a part of the page of the run above it."""
     handle = await seen.run(id)
     said, more_said = await _said(seen, handle, after)
-    return SaidView(await handle.refresh(), said, more_said)
+    return MessagesView(await handle.refresh(), said, more_said)
 
 
 async def _turn_began(run: Run[Any], last: int) -> int:
@@ -137,36 +137,36 @@ async def _turn_began(run: Run[Any], last: int) -> int:
 
 
 @pages.page("/runs/{id}/events", "events.html")
-async def show_events(seen: Sight, id: str, page: Paged) -> EventsView:
+async def show_events(seen: RequestScope, id: str, page: Paged) -> EventsView:
     run = await (await seen.run(id)).refresh()
     return EventsView(run, await list_events(seen, id, page))
 
 
 @pages.action("/runs/{id}/cancel")
-async def cancel(seen: Sight, id: str, form: Filled) -> Go:
+async def cancel(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await cancel_run(seen, id, ReasonBody(reason=form.text("reason") or f"cancelled by {seen.principal.name}"))
-    return Go("/runs", id)
+    return Redirect("/runs", id)
 
 
 @pages.action("/runs/{id}/interrupt")
-async def interrupt(seen: Sight, id: str) -> Go:
+async def interrupt(seen: RequestScope, id: str) -> Redirect:
     await (await seen.run(id)).interrupt(seen.principal.name)
-    return Go("/runs", id)
+    return Redirect("/runs", id)
 
 
 @pages.action("/runs/{id}/steer")
-async def steer(seen: Sight, id: str, form: Filled) -> Go:
+async def steer(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await (await seen.run(id)).steer(form.get("prompt", ""))
-    return Go("/runs", id)
+    return Redirect("/runs", id)
 
 
 @pages.action("/runs/{id}/retry")
-async def retry(seen: Sight, id: str) -> Go:
-    return Go("/runs", (await retry_run(seen, id)).id)
+async def retry(seen: RequestScope, id: str) -> Redirect:
+    return Redirect("/runs", (await retry_run(seen, id)).id)
 
 
 @pages.action("/runs/{id}/fork")
-async def fork(seen: Sight, id: str, form: Filled) -> Go:
+async def fork(seen: RequestScope, id: str, form: Filled) -> Redirect:
     at = form.text("at")
-    wish = Forking(at=form.json("at") if at else None, prompt=form.text("prompt"), model=form.text("model"))
-    return Go("/runs", (await fork_run(seen, id, wish)).id)
+    wish = ForkBody(at=form.json("at") if at else None, prompt=form.text("prompt"), model=form.text("model"))
+    return Redirect("/runs", (await fork_run(seen, id, wish)).id)

@@ -17,7 +17,7 @@ from holdfast.app import core_of
 from holdfast.errors import HoldfastError
 from holdfast.http.api.routes import Paged
 from holdfast.http.api.runs import ManyRuns, cancel_runs, list_mark_values, list_runs, retry_runs
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages.filters import MOST_VALUES, Chip, DropDown, ShownMetadata, Tab, chips, from_when
 from holdfast.http.pages.forms import BulkView, Filled, Form, over_pages
 from holdfast.http.pages.routes import Pages
@@ -57,7 +57,7 @@ class RunsView:
 
 @pages.page("/runs", "runs.html")
 async def show_runs(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     metadata: ShownMetadata,
     agent: str | None = None,
@@ -89,13 +89,13 @@ async def show_runs(
     )
 
 
-async def _values(seen: Seen, key: str) -> Sequence[tuple[Any, int]]:
+async def _values(seen: PrincipalScope, key: str) -> Sequence[tuple[Any, int]]:
     return await list_mark_values(seen, key, MOST_VALUES)
 
 
 @pages.page("/runs/retry", "bulk.html", like="POST /runs/retry")
 async def ask_retry(
-    seen: Sight,
+    seen: RequestScope,
     id: Ticked,
     agent: str | None = None,
     session: str | None = None,
@@ -112,7 +112,7 @@ async def ask_retry(
 
 @pages.page("/runs/cancel", "bulk.html", like="POST /runs/cancel")
 async def ask_cancel(
-    seen: Sight, id: Ticked, agent: str | None = None, session: str | None = None, state: str | None = None
+    seen: RequestScope, id: Ticked, agent: str | None = None, session: str | None = None, state: str | None = None
 ) -> BulkView:
     if id:
         return await _asked_for(seen, "cancel", id)
@@ -120,20 +120,20 @@ async def ask_cancel(
 
 
 @pages.action("/runs/retry", template="bulk.html")
-async def retry_many(seen: Sight, form: Filled) -> BulkView:
+async def retry_many(seen: RequestScope, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "retry", form)
     return await _bulk(seen, "retry", _choice(form), reason=form.text("reason") or "")
 
 
 @pages.action("/runs/cancel", template="bulk.html")
-async def cancel_many(seen: Sight, form: Filled) -> BulkView:
+async def cancel_many(seen: RequestScope, form: Filled) -> BulkView:
     if form.all("id"):
         return await _selected(seen, "cancel", form)
     return await _bulk(seen, "cancel", _choice(form), reason=form.text("reason") or "")
 
 
-async def _asked_for(seen: Seen, verb: Verb, ids: Sequence[str]) -> BulkView:
+async def _asked_for(seen: PrincipalScope, verb: Verb, ids: Sequence[str]) -> BulkView:
     """What will happen to those that were ticked."""
     known = [(await seen.run(each)).id for each in ids[:_MOST_SELECTED]]
     found = Bulk(matched=len(known), changed=0, refused={}, next=None, dry_run=True)
@@ -147,7 +147,7 @@ def _choice(form: Form) -> dict[str, str | None]:
 
 
 async def _bulk(
-    seen: Seen, verb: Verb, choice: dict[str, str | None], *, dry_run: bool = False, reason: str = ""
+    seen: PrincipalScope, verb: Verb, choice: dict[str, str | None], *, dry_run: bool = False, reason: str = ""
 ) -> BulkView:
     chosen = {name: value or None for name, value in choice.items()}
     many = ManyRuns(dry_run=dry_run, reason=reason, **chosen)
@@ -155,7 +155,7 @@ async def _bulk(
     return BulkView("run", verb, found, chosen, not dry_run, reason)
 
 
-async def _selected(seen: Seen, verb: Verb, form: Form) -> BulkView:
+async def _selected(seen: PrincipalScope, verb: Verb, form: Form) -> BulkView:
     """Those that were ticked; one that cannot be changed does not stop the others."""
     ids = form.all("id")[:_MOST_SELECTED]
     refused: dict[str, str] = {}

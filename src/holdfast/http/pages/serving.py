@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.http.api.answers import ARGUMENTS, without_fleet
 from holdfast.http.api.fleet import show_worker
 from holdfast.http.api.problems import note_outage, on_bad_request, response_to
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.pages import (
     administration,
     agents,
@@ -47,8 +47,8 @@ from holdfast.http.pages import (
 )
 from holdfast.http.pages.layout import bare_values, links_of, values_for
 from holdfast.http.pages.rendering import PATH, render, serve_asset
-from holdfast.http.pages.routes import Go, PageRoute, Pages
-from holdfast.http.security.gate import Doomed, Gate, gate_of
+from holdfast.http.pages.routes import PageRoute, Pages, Redirect
+from holdfast.http.security.gate import Gate, KillableProcesses, gate_of
 from holdfast.http.security.roles import TABLE
 from holdfast.text import Redactor, shown
 from holdfast.values import Page, as_json
@@ -91,10 +91,10 @@ pages = Pages()
 
 
 @pages.action("/workers/{id}/kill", like="POST /workers/{id}/drain")
-async def kill_worker(seen: Sight, request: Request, id: str) -> Go:
-    doomed: Doomed = request.state.doomed
+async def kill_worker(seen: RequestScope, request: Request, id: str) -> Redirect:
+    doomed: KillableProcesses = request.state.doomed
     doomed.kill((await show_worker(seen, id)).pid)
-    return Go("/workers")
+    return Redirect("/workers")
 
 
 # Every subject that has pages. A new one is a module, and a line here.
@@ -137,7 +137,7 @@ ROUTES: tuple[PageRoute, ...] = tuple(route for pages in PAGES for route in page
 SERVED = frozenset(route.path for route in ROUTES if route.method == "GET")
 
 
-class Viewed(Response):
+class ViewResponse(Response):
     """What a page's function returned, on its way through the framework."""
 
     def __init__(self, value: Any) -> None:
@@ -145,7 +145,7 @@ class Viewed(Response):
         self.value = value
 
 
-class AnyName(Convertor[str]):
+class AnyNameConvertor(Convertor[str]):
     """A name in a path: it may have a slash, or the end of a line."""
 
     regex = r"[\s\S]*"
@@ -157,7 +157,7 @@ class AnyName(Convertor[str]):
         return value
 
 
-register_url_convertor("any", AnyName())
+register_url_convertor("any", AnyNameConvertor())
 
 
 def add_pages(app: FastAPI, gate: Gate, for_programs: Answering) -> None:
@@ -190,7 +190,7 @@ def _viewing(route: PageRoute) -> Callable[..., Awaitable[Response]]:
             value = await route.function(*args, **options)
         except ValidationError as problem:
             raise UsageError(_misfit(problem)) from None
-        return value if isinstance(value, Response) else Viewed(value)
+        return value if isinstance(value, Response) else ViewResponse(value)
 
     return answer
 
@@ -204,7 +204,7 @@ def _misfit(problem: ValidationError) -> str:
 def _paged(route: PageRoute, for_programs: Answering) -> type[APIRoute]:
     """A route that shows its page to who passes the gate, and to others why it does not."""
 
-    class Paged(APIRoute):
+    class HtmlRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             answer = super().get_route_handler()
 
@@ -226,21 +226,21 @@ def _paged(route: PageRoute, for_programs: Answering) -> type[APIRoute]:
 
             return guarded
 
-    return Paged
+    return HtmlRoute
 
 
 async def _rendered(request: Request, gate: Gate, route: PageRoute, response: Response) -> Response:
-    if not isinstance(response, Viewed):
+    if not isinstance(response, ViewResponse):
         return response
     view = response.value
-    if isinstance(view, Go):
+    if isinstance(view, Redirect):
         return RedirectResponse(links_of(request)(view.path, *view.parts, **view.query), 303)
     values = await values_for(request, gate, SERVED)
     text = await asyncio.to_thread(_written, route.template, values, view, request.state.seen)
     return html(text)
 
 
-def _written(template: str, values: dict[str, Any], view: Any, seen: Seen) -> str:
+def _written(template: str, values: dict[str, Any], view: Any, seen: PrincipalScope) -> str:
     """The page, made beside the event loop: what it shows may be long."""
     if not seen.sees_fleet:
         view = without_fleet(view)
@@ -258,15 +258,15 @@ def wants_page(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
 
 
-def or_page(gate: Gate, told: Told) -> Told:
+def or_page(gate: Gate, handler: Told) -> Told:
     """A problem outside of any page: a browser gets it as a page, a program as before."""
 
-    async def telling(request: Request, problem: Exception) -> Response:
-        response = await told(request, problem)
+    async def page_handler(request: Request, problem: Exception) -> Response:
+        response = await handler(request, problem)
         below = links_of(request).place_of(request)
         return response if below.startswith("/api/") else problem_page(request, gate, response)
 
-    return telling
+    return page_handler
 
 
 def problem_page(request: Request, gate: Gate, response: Response) -> Response:

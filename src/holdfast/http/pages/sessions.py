@@ -11,11 +11,11 @@ from typing import Any
 from holdfast.agents.values import SessionRecord
 from holdfast.errors import UsageError
 from holdfast.http.api.routes import Paged, Paging
-from holdfast.http.api.seen import Seen, Sight
+from holdfast.http.api.seen import PrincipalScope, RequestScope
 from holdfast.http.api.sessions import (
-    ForkingSession,
     NewSession,
-    Sending,
+    SessionForkBody,
+    SessionMessageBody,
     compact_session,
     create_session,
     delete_session,
@@ -28,7 +28,7 @@ from holdfast.http.api.sessions import (
 from holdfast.http.pages.chat import RUNS, agents_to_ask
 from holdfast.http.pages.filters import MOST_VALUES, Chip, DropDown, ShownMetadata, chips, value_of
 from holdfast.http.pages.forms import Filled, Form, pairs_of
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.values import Page
 
 pages = Pages()
@@ -49,7 +49,7 @@ class SessionsView:
 
 @pages.page("/sessions", "sessions.html")
 async def show_sessions(
-    seen: Sight,
+    seen: RequestScope,
     page: Paged,
     metadata: ShownMetadata,
     key: str | None = None,
@@ -70,61 +70,61 @@ async def show_sessions(
     )
 
 
-async def _values(seen: Seen, key: str) -> Sequence[tuple[Any, int]]:
+async def _values(seen: PrincipalScope, key: str) -> Sequence[tuple[Any, int]]:
     found = await list_values(seen, key, Paging(None, MOST_VALUES))
     return [(each["value"], each["count"]) for each in found]
 
 
 @pages.action("/sessions")
-async def begin_session(seen: Sight, form: Filled) -> Go:
+async def begin_session(seen: RequestScope, form: Filled) -> Redirect:
     made = await create_session(seen, NewSession(key=form.text("key"), metadata=pairs_of(form, "metadata") or None))
     if form.text("prompt"):
         await _send(seen, made.id, form)
-    return Go("/sessions", made.id)
+    return Redirect("/sessions", made.id)
 
 
 @pages.action("/sessions/{id}/send")
-async def send(seen: Sight, id: str, form: Filled) -> Go:
+async def send(seen: RequestScope, id: str, form: Filled) -> Redirect:
     await _send(seen, id, form)
-    return Go("/sessions", id)
+    return Redirect("/sessions", id)
 
 
-async def _send(seen: Seen, id: str, form: Form) -> None:
+async def _send(seen: PrincipalScope, id: str, form: Form) -> None:
     prompt, agent = form.text("prompt"), form.text("agent")
     if prompt is None or agent is None:
         raise UsageError("write a message, and choose the agent that answers it.")
-    await send_message(seen, id, Sending(agent=agent, prompt=prompt[:_PROMPT]))
+    await send_message(seen, id, SessionMessageBody(agent=agent, prompt=prompt[:_PROMPT]))
 
 
 @pages.action("/sessions/{id}/stop", like="POST /runs/{id}/interrupt")
-async def stop(seen: Sight, id: str, form: Filled) -> Go:
+async def stop(seen: RequestScope, id: str, form: Filled) -> Redirect:
     """End the run under way, and keep what it has written."""
     session = await seen.session(id)
     run = form.text("run") or ""
     if run not in {each.id for each in await session.runs(limit=RUNS)}:
         raise UsageError("this run is not of this session, or it is too old to be stopped here.")
     await (await seen.run(run)).interrupt(seen.principal.name)
-    return Go("/sessions", id)
+    return Redirect("/sessions", id)
 
 
 @pages.action("/sessions/{id}/fork")
-async def fork(seen: Sight, id: str, form: Filled) -> Go:
-    return Go("/sessions", (await fork_session(seen, id, ForkingSession(key=form.text("key")))).id)
+async def fork(seen: RequestScope, id: str, form: Filled) -> Redirect:
+    return Redirect("/sessions", (await fork_session(seen, id, SessionForkBody(key=form.text("key")))).id)
 
 
 @pages.action("/sessions/{id}/compact")
-async def compact(seen: Sight, id: str) -> Go:
+async def compact(seen: RequestScope, id: str) -> Redirect:
     await compact_session(seen, id)
-    return Go("/sessions", id)
+    return Redirect("/sessions", id)
 
 
 @pages.action("/sessions/{id}/restore")
-async def restore(seen: Sight, id: str) -> Go:
+async def restore(seen: RequestScope, id: str) -> Redirect:
     await restore_session(seen, id)
-    return Go("/sessions", id)
+    return Redirect("/sessions", id)
 
 
 @pages.action("/sessions/{id}/delete", like="DELETE /sessions/{id}")
-async def delete(seen: Sight, id: str) -> Go:
+async def delete(seen: RequestScope, id: str) -> Redirect:
     await delete_session(seen, id)
-    return Go("/sessions")
+    return Redirect("/sessions")

@@ -11,9 +11,9 @@ from holdfast.agents.overviews import ToolRecord
 from holdfast.agents.states import CallState
 from holdfast.agents.values import CallRecord
 from holdfast.http.api.routes import Paged, Paging
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.http.api.tools import list_offered_tools, list_tool_calls, show_call, show_tool
-from holdfast.http.pages.chat import told
+from holdfast.http.pages.chat import result_text
 from holdfast.http.pages.filters import Chip, Tab, chips, from_when
 from holdfast.http.pages.routes import Pages
 from holdfast.kernel.failure_groups import pattern
@@ -39,7 +39,7 @@ class ToolView:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAlike:
+class CallFailureGroup:
     """Calls of one tool that failed in the same way, apart from numbers and ids."""
 
     tool: str
@@ -51,7 +51,7 @@ class FailedAlike:
 
 @dataclass(frozen=True, slots=True)
 class CallsView:
-    groups: Sequence[FailedAlike]
+    groups: Sequence[CallFailureGroup]
     looked: int
     recent: Page[CallRecord]
     states: tuple[Tab, ...]
@@ -66,12 +66,12 @@ class ToolCallView:
 
 
 @pages.page("/tools", "tools.html")
-async def show_tools(seen: Sight, page: Paged, tenant: str | None = None) -> ToolsView:
+async def show_tools(seen: RequestScope, page: Paged, tenant: str | None = None) -> ToolsView:
     return ToolsView(await list_offered_tools(seen, page, tenant=tenant or None))
 
 
 @pages.page("/tools/{name}", "tool.html")
-async def show_one_tool(seen: Sight, name: str) -> ToolView:
+async def show_one_tool(seen: RequestScope, name: str) -> ToolView:
     tool = await show_tool(seen, name)
     if seen.pinned:
         return ToolView(tool, (), ())
@@ -81,7 +81,7 @@ async def show_one_tool(seen: Sight, name: str) -> ToolView:
 
 @pages.page("/calls", "calls.html")
 async def show_calls(
-    seen: Sight, page: Paged, name: str | None = None, state: str | None = None, since: str | None = None
+    seen: RequestScope, page: Paged, name: str | None = None, state: str | None = None, since: str | None = None
 ) -> CallsView:
     begin = from_when(seen, since)
     failed = await list_tool_calls(seen, _LOOKED, name=name or None, state=CallState.FAILED, since=begin)
@@ -90,13 +90,13 @@ async def show_calls(
     return CallsView(_alike(failed), len(failed), recent, TABS, state or "", filters, chips(filters))
 
 
-def _alike(calls: Sequence[CallRecord]) -> list[FailedAlike]:
+def _alike(calls: Sequence[CallRecord]) -> list[CallFailureGroup]:
     """The most frequent first; within a group, the calls are the last first."""
     groups: dict[tuple[str, str], list[CallRecord]] = {}
     for call in calls:
         groups.setdefault((call.name, pattern(_words(call.output))), []).append(call)
     found = [
-        FailedAlike(tool, message, len(each), each[0].finished_at, each[0].id)
+        CallFailureGroup(tool, message, len(each), each[0].finished_at, each[0].id)
         for (tool, message), each in groups.items()
     ]
     return sorted(found, key=lambda each: each.count, reverse=True)
@@ -104,9 +104,9 @@ def _alike(calls: Sequence[CallRecord]) -> list[FailedAlike]:
 
 def _words(output: Any) -> str:
     """What a failed call told the model; what it raised has its words beside where it was raised."""
-    return str(output["message"] if isinstance(output, dict) and "message" in output else told(output))
+    return str(output["message"] if isinstance(output, dict) and "message" in output else result_text(output))
 
 
 @pages.page("/calls/{id}", "call.html")
-async def show_one_call(seen: Sight, id: str) -> ToolCallView:
+async def show_one_call(seen: RequestScope, id: str) -> ToolCallView:
     return ToolCallView(await show_call(seen, id))

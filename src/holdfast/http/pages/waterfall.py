@@ -61,7 +61,7 @@ class AxisTick:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class FoldedTime:
     """A time in which nothing was done, drawn narrower than it was."""
 
     x: int
@@ -73,7 +73,7 @@ class Fold:
 class Waterfall:
     rows: Sequence[WaterfallRow]
     ticks: Sequence[AxisTick]
-    folds: Sequence[Fold]
+    folds: Sequence[FoldedTime]
     left_out: int = 0
 
 
@@ -153,7 +153,7 @@ class Scale:
         rest = max((end - begin) - folded, timedelta(milliseconds=1))
         self._rate = room / (rest / timedelta(milliseconds=1))  # per mille a millisecond
         self._idle = idle
-        self.folds = [Fold(self.x(each.begin), _FOLDED, words.span(each.end - each.begin)) for each in idle]
+        self.folds = [FoldedTime(self.x(each.begin), _FOLDED, words.span(each.end - each.begin)) for each in idle]
 
     def x(self, at: datetime) -> int:
         """Where a time is drawn."""
@@ -265,7 +265,7 @@ def _tick(tick: AxisTick, height: int) -> Markup:
     ).format(x=_percent(tick.x), h=height, anchor=anchor, label=tick.label)
 
 
-def _fold(fold: Fold, height: int) -> Markup:
+def _fold(fold: FoldedTime, height: int) -> Markup:
     return Markup(
         '<rect class="wf-fold" x="{x}" y="14" width="{w}" height="{h}">'
         "<title>{label} without work, folded</title></rect>"

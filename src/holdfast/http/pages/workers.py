@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from holdfast.http.api.fleet import drain_worker, list_duties, list_held_jobs, list_workers, show_worker
 from holdfast.http.api.routes import Paged
-from holdfast.http.api.seen import Sight
+from holdfast.http.api.seen import RequestScope
 from holdfast.http.api.tools import list_pools, show_pool
 from holdfast.http.pages.filters import Tab
-from holdfast.http.pages.routes import Go, Pages
+from holdfast.http.pages.routes import Pages, Redirect
 from holdfast.kernel.states import ALIVE
 from holdfast.pools.stats import PoolStats
 from holdfast.values import Page
@@ -49,7 +49,7 @@ class WorkerView:
 
 
 @pages.page("/workers", "workers.html")
-async def show_workers(seen: Sight, page: Paged, all: bool = False) -> WorkersView:
+async def show_workers(seen: RequestScope, page: Paged, all: bool = False) -> WorkersView:
     found = await list_workers(seen, page, all=all)
     duties: dict[int, list[str]] = {}
     for duty in await list_duties(seen):
@@ -62,16 +62,16 @@ async def show_workers(seen: Sight, page: Paged, all: bool = False) -> WorkersVi
 
 
 @pages.page("/workers/{id}", "worker.html")
-async def show_one_worker(seen: Sight, id: str) -> WorkerView:
+async def show_one_worker(seen: RequestScope, id: str) -> WorkerView:
     worker = await show_worker(seen, id)
     duties = [each for each in await list_duties(seen) if each.holder == worker.seq]
     return WorkerView(worker, duties, await list_held_jobs(seen, id), worker.now - worker.heartbeat_at)
 
 
 @pages.action("/workers/{id}/drain")
-async def drain_one_worker(seen: Sight, id: str) -> Go:
+async def drain_one_worker(seen: RequestScope, id: str) -> Redirect:
     await drain_worker(seen, id)
-    return Go("/workers", id)
+    return Redirect("/workers", id)
 
 
 # Pools as pages: how many workers each has and should have, and why it cannot start them.
@@ -93,10 +93,10 @@ class PoolView:
 
 
 @pages.page("/pools", "pools.html")
-async def show_pools(seen: Sight, page: Paged, all: bool = False) -> PoolsView:
+async def show_pools(seen: RequestScope, page: Paged, all: bool = False) -> PoolsView:
     return PoolsView(await list_pools(seen, page, all=all), _POOL_TABS, "true" if all else "")
 
 
 @pages.page("/pools/{name}", "pool.html")
-async def show_one_pool(seen: Sight, name: str) -> PoolView:
+async def show_one_pool(seen: RequestScope, name: str) -> PoolView:
     return PoolView(await show_pool(seen, name))

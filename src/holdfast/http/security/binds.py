@@ -65,7 +65,7 @@ _HEADER = b"x-forwarded-prefix"
 _LONGEST = 200
 
 
-class Prefixed:
+class PathPrefix:
     """`prefix` is fixed, and holds whether the proxy keeps it in paths or strips it. Otherwise these proxies say it."""
 
     def __init__(self, app: AsgiApp, *, prefix: str = "", proxies: Collection[str] = ()) -> None:

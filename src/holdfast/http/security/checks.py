@@ -14,7 +14,7 @@ from holdfast.text import plural
 _WHO = "Log in, or send a token of `holdfast tokens create` in the header Authorization, as Bearer."
 
 
-class Denied(HoldfastError):
+class RequestDenied(HoldfastError):
     """A request that the web itself refuses, with the status that says so."""
 
     def __init__(self, status: int, error: str, detail: str, remedy: str, *, retry_after: int | None = None) -> None:
@@ -22,29 +22,29 @@ class Denied(HoldfastError):
         self.status, self.error, self.remedy, self.retry_after = status, error, remedy, retry_after
 
 
-def unknown() -> Denied:
-    return Denied(401, "Unauthorized", "this needs a token or a login.", _WHO)
+def unknown() -> RequestDenied:
+    return RequestDenied(401, "Unauthorized", "this needs a token or a login.", _WHO)
 
 
-def forbidden(detail: str, remedy: str) -> Denied:
-    return Denied(403, "Forbidden", detail, remedy)
+def forbidden(detail: str, remedy: str) -> RequestDenied:
+    return RequestDenied(403, "Forbidden", detail, remedy)
 
 
-def absent() -> Denied:
+def absent() -> RequestDenied:
     """As what is not there: who may not see it does not learn that it is there."""
-    return Denied(404, "NotFound", "there is nothing here.", "Look at openapi.json for what there is.")
+    return RequestDenied(404, "NotFound", "there is nothing here.", "Look at openapi.json for what there is.")
 
 
-def too_many(detail: str, seconds: int) -> Denied:
-    return Denied(429, "TooMany", detail, f"Try again in {seconds} s.", retry_after=seconds)
+def too_many(detail: str, seconds: int) -> RequestDenied:
+    return RequestDenied(429, "TooManyParts", detail, f"Try again in {seconds} s.", retry_after=seconds)
 
 
-def too_large(detail: str, remedy: str, status: int = 413) -> Denied:
-    return Denied(status, "TooLarge", detail, remedy)
+def too_large(detail: str, remedy: str, status: int = 413) -> RequestDenied:
+    return RequestDenied(status, "TooLarge", detail, remedy)
 
 
-def too_slow() -> Denied:
-    return Denied(408, "TooSlow", "the body did not come in time.", "Send it at once.")
+def too_slow() -> RequestDenied:
+    return RequestDenied(408, "TooSlow", "the body did not come in time.", "Send it at once.")
 
 
 # What a browser may be made to send by another site, and what tells browsers not to do it.
@@ -110,7 +110,7 @@ class RateCap:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> None:
-        """`Denied` when this name has had its share."""
+        """`RequestDenied` when this name has had its share."""
         now = self._clock.monotonic()
         left, at = self._left.pop(name, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._pace)
@@ -133,7 +133,7 @@ class StreamCounts:
 
     @contextmanager
     def one(self, name: str) -> Iterator[None]:
-        """Around a stream; `Denied` when this principal, or the process, has too many."""
+        """Around a stream; `RequestDenied` when this principal, or the process, has too many."""
         if self._open[name] >= STREAMS_EACH or self.open >= STREAMS_ALL:
             raise too_many(f"{name} has {plural(self._open[name], 'stream')} open, and the process {self.open}.", 5)
         self._open[name] += 1

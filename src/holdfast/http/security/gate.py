@@ -25,14 +25,14 @@ from holdfast.app import Holdfast, core_of
 from holdfast.errors import BadPayload, HoldfastError, Unavailable, UsageError
 from holdfast.facades.universal_agent.in_process import InProcessGateway
 from holdfast.http.api.problems import response_to
-from holdfast.http.api.seen import Seen
+from holdfast.http.api.seen import PrincipalScope
 from holdfast.http.live.live import Live
 from holdfast.http.live.responses import WatchedStream
 from holdfast.http.security.checks import SAFE, RateCap, absent, forbidden, is_forged, too_large, unknown
 from holdfast.http.security.roles import Rule
 from holdfast.kernel import codec
 from holdfast.kernel.database import READS, Bounds, bound
-from holdfast.observe import unnoted
+from holdfast.observe import without_audit
 
 # Texts of a request that neither database can store: a NUL character, half of a surrogate pair.
 
@@ -104,8 +104,8 @@ _LARGEST = 64 * 1024  # bytes of a body that may have one: a reason is typed by 
 
 def reason_of(request: Request, body: bytes) -> str:
     """Why this is asked for; nothing if nobody says so."""
-    told = _in_body(is_form(request), body) or request.query_params.get("reason", "")
-    return told.strip()[:LONGEST]
+    given = _in_body(is_form(request), body) or request.query_params.get("reason", "")
+    return given.strip()[:LONGEST]
 
 
 def _in_body(by_form: bool, body: bytes) -> str:
@@ -161,7 +161,7 @@ Who = Callable[[Any], Principal | Awaitable[Principal | None] | None]  # given a
 Answering = Callable[[Request], Awaitable[Response]]
 
 
-class Doomed(Protocol):
+class KillableProcesses(Protocol):
     """Processes that a page may kill: a demo has some, which it started itself."""
 
     def pids(self) -> Collection[int]: ...
@@ -195,7 +195,7 @@ class WebOptions:
     gateway: InProcessGateway | None = None
     columns: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
-    doomed: Doomed | None = None
+    doomed: KillableProcesses | None = None
 
 
 class Gate:
@@ -276,11 +276,11 @@ class Gate:
     def tenant_of(self, principal: Principal) -> str | None:
         return principal.tenant if self.options.tenant is None else self.options.tenant
 
-    def seen(self, principal: Principal) -> Seen:
+    def seen(self, principal: Principal) -> PrincipalScope:
         fixed = self.options.tenant
         if fixed is not None and principal.tenant not in (None, fixed):
             raise absent()
-        return Seen(self.hf, principal, self.tenant_of(principal), self.options.metadata)
+        return PrincipalScope(self.hf, principal, self.tenant_of(principal), self.options.metadata)
 
     async def _watched(self, connection: HTTPConnection) -> WatchedStream | None:
         """Who asks, and how that is known: by a token, by a login, or because the host app says so."""
@@ -342,7 +342,7 @@ class Gate:
         intent = await audit.add(by, endpoint.name, path, phase="intent", detail=detail)
         status = 500
         try:
-            with unnoted():
+            with without_audit():
                 response = await answer(request)
             status = response.status_code
         except HoldfastError as problem:

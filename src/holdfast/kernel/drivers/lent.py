@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.clock import Ports
 from holdfast.errors import UsageError
-from holdfast.kernel.database import Lent
+from holdfast.kernel.database import CallerConnection
 from holdfast.kernel.drivers import dialect_of, sqlite_path
 from holdfast.kernel.drivers.lent_postgres import (
     LentAsyncpg,
@@ -43,7 +43,7 @@ _OTHER_SQLITE = frozenset({"sqlite3.Connection", "aiosqlite.core.Connection"})
 _TITLES = {"postgres": "PostgreSQL", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
 
 
-def lend(connection: Any, url: str, settings: Settings, ports: Ports, *, sync: bool) -> Lent:
+def lend(connection: Any, url: str, settings: Settings, ports: Ports, *, sync: bool) -> CallerConnection:
     """The caller's connection as operations see it, or `UsageError` that says what to pass instead.
 
     `sync`: the call is not awaited, so the connection must not be either. A file is another matter: it is always there.

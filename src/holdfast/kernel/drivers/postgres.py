@@ -23,7 +23,7 @@ from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import (
     CROWD,
     Announcement,
-    Blocking,
+    BlockingStore,
     Guard,
     Operation,
     Owner,
@@ -218,7 +218,7 @@ class PostgresDatabase:
             await clock.sleep(min(left, pause * (0.5 + self.chance.random() / 2)))
             pause = min(pause * 2, self.settings.reconnect_cap.total_seconds())
 
-    def blocking(self) -> Blocking:
+    def blocking(self) -> BlockingStore:
         return PostgresBlocking(self.url, self.settings, self._ports, self._layers, self._owner)
 
     async def listen(self, heard: Callable[[str], None]) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol
 from asyncpg import exceptions as pg
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.kernel.database import Announcement, merged, unheeded
+from holdfast.kernel.database import Announcement, ignore_change, merged
 from holdfast.kernel.drivers.errors import raise_as
 from holdfast.kernel.drivers.postgres_errors import AWAY, typed
 from holdfast.kernel.drivers.postgres_pool import Connection, hang_up
@@ -164,7 +164,7 @@ class PostgresPresence:
         self._shown: set[int] = set()
         self._disputed: set[int] = set()
 
-    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = ignore_change) -> bool:
         if not self._database.direct:
             return False
         await self.withdraw(worker)  # of a registration whose answer was lost

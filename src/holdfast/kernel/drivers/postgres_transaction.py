@@ -106,7 +106,7 @@ _BECOME = "select set_config('role', $1, true), set_config($2, $3, true)"
 _ASK_AGAIN = 30.0  # seconds after which somebody may have turned row security on or off
 
 
-class Sessions(Protocol):
+class ConnectionSource(Protocol):
     """What the database offers to those who open connections beside its own."""
 
     url: str
@@ -138,7 +138,7 @@ class Sessions(Protocol):
 class BoundedUse:
     """How one database is used within bounds."""
 
-    def __init__(self, database: Sessions) -> None:
+    def __init__(self, database: ConnectionSource) -> None:
         self._database = database
         self._pool: ConnectionPool | None = None
         self._secured = False

@@ -30,7 +30,7 @@ where s.schemaname = $1 and s.relname = any($2::text[]) and {MAY_VACUUM}
 """
 
 
-class _Last(NamedTuple):
+class _LastVacuum(NamedTuple):
     """The last time that a table was vacuumed."""
 
     at: float
@@ -42,7 +42,7 @@ class Vacuum:
     def __init__(self, schema: str, clock: Clock) -> None:
         self._schema = schema
         self._clock = clock
-        self._last: dict[str, _Last] = {}
+        self._last: dict[str, _LastVacuum] = {}
 
     async def tidy(self, line: PooledConnection, after: int, *, limits: str | None) -> bool:
         """Vacuum the tables with more than `after` dead rows. `limits` sets those of this session again; None: it has
@@ -65,7 +65,7 @@ class Vacuum:
             pause = min(_LONGEST_PAUSE, 2 * last.pause or 1.0)
             if now - last.at < pause:
                 return False
-        self._last[table] = _Last(now, died, pause)
+        self._last[table] = _LastVacuum(now, died, pause)
         return True
 
     async def _vacuum(self, line: PooledConnection, table: str, limits: str | None) -> None:

@@ -22,24 +22,24 @@ from holdfast.clock import Clock, Ports
 from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.kernel import epoch, migrate
 from holdfast.kernel.database import (
-    Blocking,
+    BlockingStore,
     Guard,
     Operation,
     Owner,
     Presence,
     StoredSchema,
     bounds_now,
+    ignore_change,
     is_reading,
     is_short,
     merged,
-    unheeded,
 )
 from holdfast.kernel.drivers.sqlite_file import WAL_LIMIT, SqliteFile, shrink_wal, wal_size
 from holdfast.kernel.drivers.sqlite_processes import (
     LARGEST,
     FilePresence,
     SqliteHints,
-    Turns,
+    WriterQueue,
     lock_folder,
     runtime_folder,
 )
@@ -184,7 +184,7 @@ class SqliteDatabase:
             answer = self._submit(operation, args, kwargs, urgent=False)
             return await asyncio.wrap_future(answer)
 
-    def blocking(self) -> Blocking:
+    def blocking(self) -> BlockingStore:
         return SqliteBlocking(self)
 
     async def listen(self, heard: Callable[[str], None]) -> None:
@@ -288,7 +288,7 @@ class SqliteDatabase:
         file, busy = self._connection(), self._settings.busy_timeout.total_seconds()
         turns = None
         if self._file is not None and not self.alone:
-            turns = Turns(lock_folder(self._file), patience=busy)
+            turns = WriterQueue(lock_folder(self._file), patience=busy)
         return Writer(file, turns, self._tell, patience=busy)
 
     async def _shut(self) -> None:
@@ -327,7 +327,7 @@ class Writer:
     """The thread that owns the connection, and lends it to the event loop while it has nothing to do."""
 
     def __init__(
-        self, file: SqliteFile, turns: Turns | None, tell: Callable[[list[str]], None], *, patience: float
+        self, file: SqliteFile, turns: WriterQueue | None, tell: Callable[[list[str]], None], *, patience: float
     ) -> None:
         self.file = file
         self._patience = patience
@@ -496,7 +496,7 @@ class SqliteBlocking:
 class NoPresence:
     """A store in this process's memory dies with it; nobody is left to look."""
 
-    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = ignore_change) -> bool:
         return False
 
     def shows(self, worker: int) -> bool:

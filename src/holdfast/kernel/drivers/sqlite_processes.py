@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from holdfast.errors import StoreUnavailable
-from holdfast.kernel.database import merged, unheeded
+from holdfast.kernel.database import ignore_change, merged
 
 log = logging.getLogger("holdfast.presence")
 
@@ -28,7 +28,7 @@ _RETAKE = 0.1
 _LEAST_PATIENCE = 0.1
 
 
-class Turns:
+class WriterQueue:
     """Lets processes write one after the other, in turn, where SQLite's own wait would starve some.
 
     Only a courtesy: a process that is stopped in its turn, or as the next in line, must not stop the others, so after
@@ -87,7 +87,7 @@ class FilePresence:
         self._held: dict[int, int] = {}
         self._keepers: dict[int, asyncio.Task[None]] = {}
 
-    async def hold(self, worker: int, changed: Callable[[], None] = unheeded) -> bool:
+    async def hold(self, worker: int, changed: Callable[[], None] = ignore_change) -> bool:
         await self.withdraw(worker)  # of a registration whose answer was lost
         if self._take(worker):
             return True

@@ -352,7 +352,7 @@ class Rendered(NamedTuple):
         ]
 
 
-class Alike(list[T]):
+class UniformRecords(list[T]):
     """Records that are equal in most columns: of an equal column PostgreSQL gets only one value.
 
     Only for a statement that uses this value for all of them. `coalesce` does not work if the column may be null.
@@ -361,7 +361,7 @@ class Alike(list[T]):
 
 def _column(rows: Sequence[tuple[Any, ...]], position: int) -> list[Any]:
     column = [row[position] for row in rows]
-    if rows and isinstance(rows, Alike) and column.count(column[0]) == len(column):
+    if rows and isinstance(rows, UniformRecords) and column.count(column[0]) == len(column):
         return column[:1]
     return column
 

@@ -23,7 +23,7 @@ from holdfast.kernel.waiting import report_progress
 from holdfast.outcomes import Done, Fail, Snooze, TryAgain
 from holdfast.resp import jobs, plans, queued, workers
 from holdfast.resp.call import CallRefused, Command, CommandCall, integer, queue_of, space_of
-from holdfast.resp.endings import Popped, SentLease
+from holdfast.resp.endings import PoppedJob, SentLease
 from holdfast.resp.frames import OK, Reply
 from holdfast.resp.records import Epoch
 
@@ -58,7 +58,7 @@ def _claimed(lease: Lease, public: str) -> Reply:
     return [payload, f"{lease.epoch}.{lease.token}", (lease.lease_until - lease.claimed_at) // 1_000]
 
 
-class _Holding:
+class _NamedLease:
     """A job and the token by which the caller says that it holds it."""
 
     def __init__(self, call: CommandCall) -> None:
@@ -87,7 +87,7 @@ Act = Callable[[Transaction, OwnedLease, Epoch], Awaitable[Reply]]
 
 async def _held(call: CommandCall, act: Act) -> Reply:
     """Do something under the lease that the call names."""
-    holding = _Holding(call)
+    holding = _NamedLease(call)
 
     async def operation(tx: Transaction) -> Reply:
         return await act(tx, *await holding.lease(tx))
@@ -103,12 +103,12 @@ async def renew(call: CommandCall) -> Reply:
     if len(call.arguments) > 2:
         ttl_us = min(max(integer(call.arguments[2]), 1) * 1_000, workers.NEVER_US)
 
-    renewed: list[Popped] = []
+    renewed: list[PoppedJob] = []
 
     async def act(tx: Transaction, owned: OwnedLease, epoch: Epoch) -> Reply:
         if await renew_one(tx, Renewal(*owned.lease.held, ttl_us), ceiling_us=workers.NEVER_US) is None:
             raise LeaseLost(owned.id, owned.lease.fence)
-        renewed[:] = [Popped(owned.lease, call.text(0, "a job id"), epoch.incarnation)]
+        renewed[:] = [PoppedJob(owned.lease, call.text(0, "a job id"), epoch.incarnation)]
         return OK
 
     reply = await _held(call, act)
@@ -122,7 +122,7 @@ async def complete(call: CommandCall) -> Reply:
 
 async def _end(call: CommandCall, outcome: jobs.Outcome) -> Reply:
     """End an attempt: together with others if the job was popped here, else by itself."""
-    sent = _Holding(call).remembered(call)
+    sent = _NamedLease(call).remembered(call)
     if sent is not None and await call.gateway.end(call.client, sent, lambda _: jobs.ending_of(sent.lease, outcome)):
         return OK
 

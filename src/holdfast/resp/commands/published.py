@@ -19,7 +19,7 @@ from holdfast.resp.client import WORKER_ID, KeyPrincipal
 from holdfast.resp.commands.jobs import report
 from holdfast.resp.commands.workers import Begin, beat, begin_epoch, read_worker
 from holdfast.resp.frames import OK, Reply
-from holdfast.resp.workers import Described
+from holdfast.resp.workers import WorkerDescription
 
 _VERSION = "published"
 
@@ -89,12 +89,12 @@ async def _register(call: CommandCall, id: str) -> Reply:
     return OK
 
 
-def _described(call: CommandCall, id: str, tools: list[str]) -> Described:
+def _described(call: CommandCall, id: str, tools: list[str]) -> WorkerDescription:
     said = {"worker_id": id, "hostname": call.client.address or "unknown", "agw_version": _VERSION, "takes": "plans"}
     return read_worker({**said, "capabilities": {"tools": tools}})
 
 
-async def _begin(call: CommandCall, who: Described) -> None:
+async def _begin(call: CommandCall, who: WorkerDescription) -> None:
     client = call.client
     if client.published and client.worker == who.id:  # it knows what it has
         before = await call.gateway.pops.identify(who.id, client.epoch)
@@ -109,7 +109,7 @@ async def _begin(call: CommandCall, who: Described) -> None:
 
 
 async def _begin_without_results(
-    tx: Transaction, who: Described, principal: KeyPrincipal, incarnation: str, *, ttl_us: int
+    tx: Transaction, who: WorkerDescription, principal: KeyPrincipal, incarnation: str, *, ttl_us: int
 ) -> int:
     """Begin an epoch. What the worker held was of a process that has ended: those attempts count, because a job that
     ends each process that reads it must not come back for ever."""

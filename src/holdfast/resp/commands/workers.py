@@ -17,7 +17,7 @@ from holdfast.resp.plan import BadPlan, read_plan
 from holdfast.resp.pops import Identity
 from holdfast.resp.records import Epoch
 from holdfast.resp.views import tools_of
-from holdfast.resp.workers import Described
+from holdfast.resp.workers import WorkerDescription
 
 _MOST_TOOLS, _MOST_SLOTS = 1_000, 1_000
 _INVALID = "Invalid worker registration"
@@ -39,7 +39,7 @@ async def register(call: CommandCall) -> Reply:
 Begin = Callable[..., Awaitable[int]]
 
 
-async def begin_epoch(call: CommandCall, who: Described, begin: Begin) -> None:
+async def begin_epoch(call: CommandCall, who: WorkerDescription, begin: Begin) -> None:
     """Register the worker for this connection, if its key may. `begin` says what becomes of what the worker held."""
     principal, client = call.client.principal, call.client
     assert principal is not None
@@ -56,7 +56,7 @@ async def begin_epoch(call: CommandCall, who: Described, begin: Begin) -> None:
     call.gateway.pops.introduce(who.id, Identity(client.epoch, frozenset(who.capabilities)))
 
 
-def read_worker(body: dict[str, Any]) -> Described:
+def read_worker(body: dict[str, Any]) -> WorkerDescription:
     """A registration, checked; `Refused` says what is wrong with it."""
     id = body.get("worker_id")
     if not isinstance(id, str) or not WORKER_ID.fullmatch(id):
@@ -69,7 +69,7 @@ def read_worker(body: dict[str, Any]) -> Described:
         raise CallRefused(f"{_INVALID}: max_concurrent_jobs is a whole number of 1 to {_MOST_SLOTS}")
     tags = tags_of(body.get("tags", {}), _INVALID)
     tools, units = _capabilities(body.get("capabilities"))
-    return Described(id, body["hostname"], body["agw_version"], tools, units, slots, tags, body)
+    return WorkerDescription(id, body["hostname"], body["agw_version"], tools, units, slots, tags, body)
 
 
 def _capabilities(value: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -106,7 +106,7 @@ async def beat(call: CommandCall, id: str, stats: dict[str, Any] | None = None) 
     beats = await call.gateway.transact(
         workers.heartbeat, id, call.client.epoch, ttl_us=ttl_us, stats=stats, delivered=held
     )
-    pops.heard_of(held, beats)
+    pops.note_heartbeat(held, beats)
 
 
 async def unregister(call: CommandCall) -> Reply:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 from holdfast.errors import LeaseLost, UsageError
 from holdfast.kernel import codec
 from holdfast.kernel.rows import ChildRow, Lease, NewJob, Route
-from holdfast.kernel.waiting import Taken
+from holdfast.kernel.waiting import TakenSignal
 from holdfast.outcomes import Done, Fail, Outcome
 from holdfast.settings import Settings
 from holdfast.workers.attempt import call, conclude, raised
@@ -196,8 +196,8 @@ class PipeLedger:
     async def list_children(self) -> Sequence[ChildRow]:
         return [ChildRow(*row) for row in await self._ask("list_children")]
 
-    async def take_signal(self, channel: str, step: str) -> Taken:
-        return Taken(*await self._ask("take_signal", channel, step))
+    async def take_signal(self, channel: str, step: str) -> TakenSignal:
+        return TakenSignal(*await self._ask("take_signal", channel, step))
 
     def tell(self, level: int, text: str) -> None:
         """Log in the worker, where logging is set up. From any thread; nobody waits for it."""

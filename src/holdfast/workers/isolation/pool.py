@@ -42,7 +42,7 @@ _REAPING = 5.0
 _COMMAND = ("-P", "-u", "-X", "faulthandler", "-m", "holdfast.workers.isolation.child")
 
 
-class Died(Exception):
+class ChildDied(Exception):
     """The child ended, or cannot be talked to, before its handler had an outcome."""
 
 
@@ -101,9 +101,9 @@ class ChildProcess:
                     case {"outcome": outcome}:
                         return frames.read_outcome(outcome)
                     case other:
-                        raise Died(f"its process wrote to the worker's socket: {str(other)[:200]}")
+                        raise ChildDied(f"its process wrote to the worker's socket: {str(other)[:200]}")
         except ConnectionError:
-            raise Died(await self._cause()) from None
+            raise ChildDied(await self._cause()) from None
 
     async def kill(self) -> None:
         """End it, and wait until it is reaped, unless the kernel cannot do that now."""
@@ -147,7 +147,7 @@ class ChildProcess:
             if line.endswith(b"\n"):
                 return frames.unpack(line)
         except (ValueError, RecursionError) as problem:
-            raise Died(f"its process wrote to the worker's socket, but not a frame: {problem}") from problem
+            raise ChildDied(f"its process wrote to the worker's socket, but not a frame: {problem}") from problem
         finally:
             hearing.cancel()
         raise ConnectionResetError
@@ -178,7 +178,7 @@ async def _answer(ledger: Ledger, verb: str, given: list[Any]) -> dict[str, Any]
             case "take_signal", [channel, step]:
                 answer = await ledger.take_signal(channel, step)
             case _:
-                raise Died(f"its process asked for {verb!r}, which the worker does not know")
+                raise ChildDied(f"its process asked for {verb!r}, which the worker does not know")
     except HoldfastError as problem:
         return {"problem": frames.write_problem(problem)}
     return {"answer": answer}
@@ -204,7 +204,7 @@ class ProcessPool:
             try:
                 child = self._take(longest) or await self._start(longest)
                 return await self._perform(child, job, context)
-            except Died as death:
+            except ChildDied as death:
                 log.info("job %s: %s", context.id, death, extra=about(context.lease))
                 return TryAgain(error=str(death), type="process_died")
 
@@ -233,7 +233,7 @@ class ProcessPool:
         try:
             child = await ChildProcess.start(longest)
         except OSError as problem:
-            raise Died(f"its process could not be started: {problem}") from problem
+            raise ChildDied(f"its process could not be started: {problem}") from problem
         self._all.add(child)
         child.gone.add_done_callback(lambda _: self._forget(child))
         return child
