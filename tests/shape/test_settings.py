@@ -43,7 +43,7 @@ def test_a_setting_nobody_reads_does_not_exist() -> None:
 READERS = {
     "cli/target.py",  # which app a command works on
     "machines/run.py",  # the same, for a process that plays one execution
-    "agents/providers.py",  # whether the provider's SDK will find a key there, and whose it is
+    "models/anthropic.py",  # whether the provider's SDK will find a key there, and whose it is
     "models/chat_completions.py",  # the key of a provider, in a variable that the program names
     "cli/agw.py",  # the key of a worker, in a variable that its option names
     "cli/resp.py",  # the shared key, likewise

@@ -374,7 +374,7 @@ MEASURED = {
     "cli/logs.py": "a record of a log",
     "cli/short_ids.py": "the beginning of an id",
     "cli/tables.py": "prose in a table",
-    "durations.py": "a duration and a rate",
+    "durations.py": "a duration",
     "facades/universal_agent/workspaces.py": "a name of a workspace",
     "http/live/live.py": "an event of a stream",
     "http/pages/agents.py": "two versions of an agent",
