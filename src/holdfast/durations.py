@@ -34,7 +34,7 @@ def microseconds(value: Duration) -> int:
     elif isinstance(value, str):
         total = _read(value)
     else:
-        raise BadSetting(f'a duration must be text such as "10s" or a timedelta, not {value!r}.')
+        raise BadSetting(f'a duration must be text such as "10s" or a timedelta; got {value!r}.')
     if total < 0:
         raise BadSetting(f"a duration cannot be negative: {value!r}.")
     if total >= _TOO_LONG:
@@ -60,7 +60,7 @@ def show(us: int) -> str:
 
 def _read(text: str) -> int:
     if len(text) > _LONGEST:
-        raise BadSetting(f"a duration has at most {_LONGEST} characters, not {len(text):,}.")
+        raise BadSetting(f"a duration has at most {_LONGEST} characters; got {len(text):,}.")
     compact = text.replace(" ", "")
     parts = _PART.findall(compact)
     if not parts or "".join(number + unit for number, unit in parts) != compact:

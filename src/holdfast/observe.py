@@ -296,7 +296,7 @@ class EventStream:
 
     def __init__(self, bus: Bus, names: Collection[str] = (), *, buffer: int = 1_000) -> None:
         if buffer < 1:
-            raise UsageError(f"a stream's buffer holds at least one event, not {buffer}.")
+            raise UsageError(f"a stream's buffer must hold at least one event; got {buffer}.")
         # The bus knows only the buffer, so that a stream which nobody reads any more goes away by itself.
         self._buffer = _Buffer(buffer)
         self._stop = weakref.finalize(self, bus.listen(self._buffer.put, names).stop)

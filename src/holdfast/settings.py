@@ -137,21 +137,21 @@ class Settings:
                 object.__setattr__(self, each.name, durations.duration(getattr(self, each.name)))
         for name in ("concurrency", "batch", "connections", "max_attempts", "payload_cap", "result_cap"):
             if getattr(self, name) < 1:
-                raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise BadSetting(f"{name} must be at least 1; got {getattr(self, name)}.")
         for name in ("max_concurrent_runs", "max_concurrent_streaming_runs", "max_concurrent_tools", "tool_output_cap"):
             if getattr(self, name) < 1:
-                raise BadSetting(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise BadSetting(f"{name} must be at least 1; got {getattr(self, name)}.")
         for name in ("threads", "prefetch", "max_rescues", "retention_jobs", "max_rescue_attempts"):
             if getattr(self, name) < 0:
-                raise BadSetting(f"{name} must be at least 0, not {getattr(self, name)}.")
+                raise BadSetting(f"{name} must be at least 0; got {getattr(self, name)}.")
         waits = ("poll_interval", "sweep_interval", "heartbeat", "tick", "duty_ttl", "worker_ttl", "web_patience")
         for name in waits:
             if not getattr(self, name):
                 raise BadSetting(f"{name} must be longer than 0s.")
         if self.profile not in ("full", "fast"):
-            raise BadSetting(f'profile is "full" or "fast", not {self.profile!r}.')
+            raise BadSetting(f'profile must be "full" or "fast"; got {self.profile!r}.')
         if not self.schema.isidentifier() or self.schema != self.schema.lower():
-            raise BadSetting(f"schema must be a plain lower-case name, not {self.schema!r}.")
+            raise BadSetting(f"schema must be a plain lower-case name; got {self.schema!r}.")
         self._check_intervals()
 
     def _check_intervals(self) -> None:
@@ -257,11 +257,11 @@ def _parse(name: str, text: str, default: object) -> object:
         return durations.duration(text)
     if isinstance(default, bool):
         if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
-            raise BadSetting(f"{name} is true or false, not {text!r}.")
+            raise BadSetting(f"{name} must be true or false; got {text!r}.")
         return text.lower() in ("1", "true", "yes", "on")
     if isinstance(default, int):
         try:
             return int(text)
         except ValueError:
-            raise BadSetting(f"{name} is a whole number, not {text!r}.") from None
+            raise BadSetting(f"{name} must be a whole number; got {text!r}.") from None
     return text

@@ -14,26 +14,35 @@ _LONGEST_NAME = 200  # characters of what may be a misspelt name: to compare a l
 
 def shown(value: object) -> str:
     """A value as an error names it, which must not be a page long."""
-    return repr(value) if isinstance(value, str | int | type) and len(repr(value)) < 80 else type(value).__name__
+    return (
+        repr(value)
+        if isinstance(value, str | int | float | type | None) and len(repr(value)) < 80
+        else type(value).__name__
+    )
+
+
+def expected(what: str, wanted: str, value: object) -> str:
+    """The one form of a message about a value of the wrong kind."""
+    return f"{what} must be {wanted}; got {shown(value)}."
 
 
 def mapping(value: object, what: str) -> dict[str, Any]:
     """A dict, or nothing, which is an empty one."""
     if value is not None and not isinstance(value, Mapping):
-        raise UsageError(f"{what} is a dict, not {shown(value)}.")
+        raise UsageError(expected(what, "a dict", value))
     return dict(value or {})
 
 
 def at_least_one(value: int, name: str) -> None:
     if value < 1:
-        raise BadSetting(f"{name} must be at least 1, not {value}.")
+        raise BadSetting(expected(name, "at least 1", value))
     if value > MOST:
-        raise BadSetting(f"{name} must be at most {MOST:,}, not {value}.")
+        raise BadSetting(expected(name, f"at most {MOST:,}", value))
 
 
 def whole(value: object, what: str, *, least: int = -MOST - 1, most: int = MOST) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise UsageError(f"{what} is a whole number of {least:,} to {most:,}, not {shown(value)}.")
+        raise UsageError(expected(what, f"a whole number from {least:,} to {most:,}", value))
     return value
 
 
@@ -45,24 +54,24 @@ def page(limit: object) -> int:
 def one_of(value: object, what: str, known: Sequence[str]) -> None:
     """None is any of them."""
     if value is not None and value not in known:
-        raise UsageError(f"{what} is one of {', '.join(known)}, not {shown(value)}.")
+        raise UsageError(expected(what, f"one of {', '.join(known)}", value))
 
 
 def listed(value: object, what: str, kind: type[Any] | tuple[type[Any], ...], meant: str) -> tuple[Any, ...]:
     """Text is a list of letters to Python, and never what is meant."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise UsageError(f"{what} is a list of {meant}, not {shown(value)}.")
+        raise UsageError(expected(what, f"a list of {meant}", value))
     items = tuple(value)
     for item in items:
         if not isinstance(item, kind):
-            raise UsageError(f"{what} are {meant}, not {shown(item)}.")
+            raise UsageError(f"{what} must be a list of {meant}; one of them is {shown(item)}.")
     return items
 
 
 def instance(value: object, what: str, kind: type[Any], name: str = "") -> None:
     """None is the default. `name`: what the kind is called outside."""
     if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{what} is {name or kind.__name__}(…), not {shown(value)}.")
+        raise UsageError(expected(what, f"{name or kind.__name__}(…)", value))
 
 
 def capabilities(requires: object) -> frozenset[str]:

@@ -167,14 +167,14 @@ async def test_a_limit_of_no_money_and_a_period_of_no_time_are_refused(hf: Holdf
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"variables": [1]}, "variables is a dict"),
-        ({"variables": "abc"}, "variables is a dict"),
-        ({"metadata": [1]}, "metadata is a dict"),
-        ({"at": "tomorrow"}, "at= is a datetime"),
-        ({"priority": "high"}, "priority is a whole number"),
-        ({"priority": 10**12}, "priority is a whole number"),
-        ({"limits": {"turns": 3}}, r"limits is Limits\(…\)"),
-        ({"session": 5}, "session is a key or a Session"),
+        ({"variables": [1]}, "variables must be a dict"),
+        ({"variables": "abc"}, "variables must be a dict"),
+        ({"metadata": [1]}, "metadata must be a dict"),
+        ({"at": "tomorrow"}, "at= must be a datetime"),
+        ({"priority": "high"}, "priority must be a whole number"),
+        ({"priority": 10**12}, "priority must be a whole number"),
+        ({"limits": {"turns": 3}}, r"limits must be Limits\(…\)"),
+        ({"session": 5}, "session must be a Session or a key"),
         ({"mode": "bogus"}, "mode"),
         ({"delay": "999999999w"}, "duration is too long"),
         ({"answer_within": "999999999w"}, "duration is too long"),
@@ -206,38 +206,38 @@ async def test_what_sessions_and_runs_are_asked_is_checked(hf: Holdfast, desk: A
             await ann.send("hi", given)
     for given in ({"target_tokens": 5}, "hybrid", True):
         for asked in (ann.compact, ann.compact_if_needed, ann.needs_compaction, ann.compaction_stats):
-            with pytest.raises(UsageError, match=r"config is Compaction\(…\)"):
+            with pytest.raises(UsageError, match=r"config must be Compaction\(…\)"):
                 await asked(given)
     for given in ("x", -1, 0, 1.5, True, 2**70):
         for listing in (hf.runs.list, hf.sessions.list, hf.agents.list, hf.batches.list, hf.inquiries.list):
-            with pytest.raises(UsageError, match="limit is a whole number"):
+            with pytest.raises(UsageError, match="limit must be a whole number"):
                 await listing(limit=given)
         for listed in (ann.messages, ann.runs, ann.compactions):
-            with pytest.raises(UsageError, match="limit is a whole number"):
+            with pytest.raises(UsageError, match="limit must be a whole number"):
                 await listed(limit=given)
     for listing in (hf.runs.list, hf.batches.list, hf.inquiries.list):
-        with pytest.raises(UsageError, match="state is one of"):
+        with pytest.raises(UsageError, match="state must be one of"):
             await listing(state="bogus")
     for given in ("x", None, 1.5):
         with pytest.raises(UsageError, match=r"after is (a whole number|the next of a page of the same list)"):
             await run.events(given)
-        with pytest.raises(UsageError, match="after is a whole number"):
+        with pytest.raises(UsageError, match="after must be a whole number"):
             await anext(run.stream(given))
     for given in ("x", "1.5"):
-        with pytest.raises(UsageError, match="after is the next of a page"):
+        with pytest.raises(UsageError, match="after must be what a page of the same list has"):
             await ann.messages(after=given)
     with pytest.raises(UsageError, match="redact is a list"):
         await run.export("run.db", redact="abc", partial=True)
-    with pytest.raises(UsageError, match="metadata is a dict"):
+    with pytest.raises(UsageError, match="metadata must be a dict"):
         await ann.update(metadata=[1])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a session's key"):
         hf.session(5)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="metadata is a dict"):
+    with pytest.raises(UsageError, match="metadata must be a dict"):
         hf.session("bob", metadata=[1])  # type: ignore[arg-type]
 
 
 async def test_what_is_asked_about_money_is_checked(hf: Holdfast) -> None:
-    with pytest.raises(UsageError, match="session is a Session, its id or its key"):
+    with pytest.raises(UsageError, match="session must be a Session, a session id or a key"):
         await hf.budgets.set("1", session=5)
     for when in ("2020-01-01", 5):
         with pytest.raises(UsageError, match="a date or a datetime"):
@@ -263,7 +263,7 @@ async def test_a_fork_of_a_session_is_at_one_message_and_its_key_names_one_fork(
         await session.fork(99)
     given: Any
     for given in ("x", 1.5, True):
-        with pytest.raises(UsageError, match="at is a whole number"):
+        with pytest.raises(UsageError, match="at must be a whole number"):
             await session.fork(given)
     with pytest.raises(UsageError, match="a session's key"):
         await session.fork(2, key=5)  # type: ignore[arg-type]

@@ -37,5 +37,5 @@ async def test_an_agent_that_is_called_has_a_name_for_a_tool(hf: Holdfast, name:
         hf.agent("lead", model="scripted:", agents=[called])
     with pytest.raises(UsageError, match="cannot be called by agent 'lead' under its name"):
         await hf.agents.create("lead", model="scripted:", agents=[called])
-    with pytest.raises(UsageError, match=r"must come from hf\.agent, not 'called'"):
+    with pytest.raises(UsageError, match=r"must come from hf\.agent; got 'called'"):
         hf.agent("lead", model="scripted:", agents=["called"])  # type: ignore[list-item]

@@ -279,7 +279,7 @@ async def test_where_a_run_cannot_be_forked_is_said(labs: Labs) -> None:
             await run.fork(at)
     with pytest.raises(UsageError, match="ended with turn"):
         await run.fork(5)
-    with pytest.raises(UsageError, match="tools is one of"):
+    with pytest.raises(UsageError, match="tools must be one of"):
         await run.fork(tools="never")  # type: ignore[arg-type]
     with pytest.raises(NotFound):
         await desk.hf.runs["018f0000-0000-7000-8000-000000000000"].fork()

@@ -79,7 +79,7 @@ async def test_a_place_that_is_none_is_refused(hf: Holdfast, labs: Labs, at: Any
     with pytest.raises(UsageError, match=r"at is the number of a turn, from 1"):
         await run.fork(at)
     if not isinstance(at, int) or at is True:
-        with pytest.raises(UsageError, match="at is a whole number"):
+        with pytest.raises(UsageError, match="at must be a whole number"):
             await hf.sessions[str(run.session_id)].fork(at)
 
 
@@ -107,7 +107,7 @@ async def test_changed_results_are_whatever_a_tool_may_return(hf: Holdfast, labs
     empty = await run.fork(results={"look": None})
     (block,) = await results(hf, empty.session_id)
     assert "content" not in block
-    with pytest.raises(UsageError, match="results is a dict"):
+    with pytest.raises(UsageError, match="results must be a dict"):
         await run.fork(results=["look"])  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ async def test_a_fork_is_streamed_or_put_into_a_batch(hf: Holdfast, labs: Labs) 
     assert (streamed.state, (await batched.refresh()).state.startswith("batch_")) == ("completed", True)
     await lab.pass_time(batched)
     assert await batched.text() == "done"
-    with pytest.raises(UsageError, match="mode is one of"):
+    with pytest.raises(UsageError, match="mode must be one of"):
         await run.fork(mode="slow")  # type: ignore[arg-type]
 
 

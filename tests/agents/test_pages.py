@@ -46,7 +46,7 @@ async def test_the_parts_of_a_run_come_in_pages(hf: Holdfast, place: Place) -> N
         at_once = await listing()
         assert (len(at_once) >= 3, at_once.next) == (True, None), listing
         assert await whole(listing, limit=2) == at_once
-        with pytest.raises(UsageError, match="after is the next of a page"):
+        with pytest.raises(UsageError, match="after must be what a page of the same list has"):
             await listing(after="nonsense")
     assert [each.number for each in await run.turns()] == [1, 2, 3]
     assert [(each.turn, each.ordinal) for each in await run.calls()] == [(1, 0), (1, 1), (2, 0)]
@@ -78,7 +78,7 @@ async def test_what_a_run_asks_people_comes_in_pages(hf: Holdfast) -> None:
         first = await run.inquiries(limit=2)
         await hf.inquiries.deny(first[-1].id)
         assert await run.inquiries(after=first.next) == at_once[2:]
-        with pytest.raises(UsageError, match="after is the next of a page"):
+        with pytest.raises(UsageError, match="after must be what a page of the same list has"):
             await run.inquiries(after="nonsense")
         for each in await run.inquiries():
             await hf.inquiries.approve(each.id)

@@ -118,7 +118,7 @@ async def test_an_agent_that_is_not_understood_keeps_nobody_from_claiming(
     assert await author.jobs.attempts(left.id) == []
     told = [record.getMessage() for record in caplog.records if "left to other workers" in record.getMessage()]
     assert len(told) == 1
-    assert "max_tokens is {'at': 'most'}, not int" in told[0]
+    assert "max_tokens must be int; got {'at': 'most'}" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ async def test_a_schedule_of_the_future_is_fired_and_one_that_is_not_understood_
 
         await eventually(fired)
     (error,) = [row.error for row in await hf.schedules.list() if row.error]
-    assert "priority is 'high', not int" in error
+    assert "priority must be int; got 'high'" in error
 
 
 def test_events_of_the_future_are_passed_on() -> None:

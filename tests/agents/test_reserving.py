@@ -136,9 +136,9 @@ async def test_caching_is_on_off_or_for_an_hour(hf: Holdfast) -> None:
 
     wrong: Any
     for wrong in ("5m", "yes", 1, None):
-        with pytest.raises(UsageError, match="caching of agent 'a' is True, False or"):
+        with pytest.raises(UsageError, match="caching of agent 'a' must be True, False or"):
             hf.agent("a", model=MODEL, caching=wrong)
-        with pytest.raises(UsageError, match="caching of agent 'a' is True, False or"):
+        with pytest.raises(UsageError, match="caching of agent 'a' must be True, False or"):
             await hf.agents.create("a", model=MODEL, caching=wrong)
     row = await hf.agents.create("a", model="scripted:", caching="1h")
     assert (await hf.agents[row.id].load()).spec.caching == "1h"

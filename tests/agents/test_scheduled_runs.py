@@ -86,7 +86,7 @@ async def test_it_is_run_by_hand_and_for_an_agent_in_the_store(labs: Labs) -> No
         ({"agent": "guide", "prompt": "Go", "session": ""}, "a session's key must have 1 to 512"),
         ({"agent": "guide", "prompt": "Go", "during": "never"}, "during"),
         ({"agent": "guide", "prompt": "Go", "answer_within": "nonsense"}, "'nonsense' is not a duration"),
-        ({"agent": "guide", "prompt": "Go", "mode": "nope"}, 'mode is "streaming" or "batch"'),
+        ({"agent": "guide", "prompt": "Go", "mode": "nope"}, 'mode must be "streaming" or "batch"'),
         ({"agent": "guide", "prompt": "Go", "model": ""}, "the name of a model, but it is empty"),
         ({"agent": "guide", "prompt": "Go", "variables": {"a": b"x"}}, "variables"),
         ({"agent": "guide", "prompt": "Go", "metadata": {"a": {1}}}, "metadata"),

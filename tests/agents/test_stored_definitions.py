@@ -51,15 +51,15 @@ async def _blocked(place: Place) -> bool:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": " "}, "model must be the name of a model, but it is empty"),
-    ({"model": 3}, "model of agent 'z' is the name of a model, not 3"),
+    ({"model": 3}, "model of agent 'z' must be the name of a model; got 3"),
     ({"model": MODEL, "options": {"temperature": 0.5, "thinking": {"type": "nonsense"}}}, MODEL),
-    ({"agents": ["a"]}, "agents of agent 'z' are agents, .* not 'a'"),
-    ({"agents": "a"}, "agents of agent 'z' is a list of"),
-    ({"output": int}, "output of agent 'z' is a JSON schema, as a dict, not <class 'int'>"),
+    ({"agents": ["a"]}, "agents of agent 'z' must be a list of agents, .* one of them is 'a'"),
+    ({"agents": "a"}, "agents of agent 'z' must be a list of"),
+    ({"output": int}, "output of agent 'z' must be a JSON schema, as a dict; got <class 'int'>"),
     ({"limits": {"turn": 3}}, "limits have no 'turn'"),
-    ({"limits": 3}, "limits of agent 'z' is Limits"),
-    ({"max_tokens": "many"}, "max_tokens of agent 'z' is a whole number, not 'many'"),
-    ({"tools": [int]}, "tools of agent 'z' are names"),
+    ({"limits": 3}, "limits of agent 'z' must be Limits"),
+    ({"max_tokens": "many"}, "max_tokens of agent 'z' must be a whole number; got 'many'"),
+    ({"tools": [int]}, "tools of agent 'z' must be a list of names"),
     ({"tools": ["nothing"]}, "no tool 'nothing'"),
 ]
 
@@ -98,8 +98,8 @@ async def test_a_model_of_a_run_is_checked(make_app: MakeApp) -> None:
     agent = hf.agent("a", model="scripted:")
     with pytest.raises(UsageError, match="claude-mythos-preview was retired"):
         await agent.enqueue("Go", model="claude-mythos-preview")
-    with pytest.raises(UsageError, match="model must be the name of a model, not int"):
+    with pytest.raises(UsageError, match="model must be the name of a model; got int"):
         await agent.enqueue("Go", model=3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="limits is Limits"):
+    with pytest.raises(UsageError, match="limits must be Limits"):
         await agent.enqueue("Go", limits={"turns": 3})  # type: ignore[arg-type]
     assert await hf.runs.list() == []

@@ -283,7 +283,9 @@ def test_a_listing_goes_on_where_it_is_told(place: Place, ids: dict[str, str]) -
     rest = holdfast(*words, "--after", after)
     assert [job["id"] for job in rest.json] == [job["id"] for job in older]
     assert rest.err == ""
-    assert "after is the next of a page" in holdfast(*words, "--after", str(newest["seq"])).refused(2)
+    assert "after must be what a page of the same list has" in holdfast(*words, "--after", str(newest["seq"])).refused(
+        2
+    )
 
 
 # Tail

@@ -104,7 +104,7 @@ def test_pyproject_is_looked_for_up_to_the_repository_and_no_further(shop: Path)
     ("written", "said"),
     [
         ('[tool.holdfast]\napp = "shp:hf"\n', "pyproject.toml names the app 'shp:hf': cannot find module 'shp'"),
-        ("[tool.holdfast]\napp = 7\n", 'app under [tool.holdfast] is text such as "app:hf", not 7.'),
+        ("[tool.holdfast]\napp = 7\n", 'app under [tool.holdfast] must be text such as "app:hf"; got 7.'),
         ("[tool.holdfast\n", "pyproject.toml cannot be read"),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_target_that_fails_shows_its_own_line(shop: Path) -> None:
     ("words", "reason"),
     [
         (("nope:hf",), "cannot find module 'nope'; write it as Python would import it from this folder."),
-        (("shop:hf", "--set", "batch=0"), "batch must be at least 1, not 0."),
+        (("shop:hf", "--set", "batch=0"), "batch must be at least 1; got 0."),
     ],
 )
 def test_several_processes_are_refused_once(shop: Path, words: tuple[str, ...], reason: str) -> None:
@@ -166,16 +166,16 @@ def test_several_processes_are_refused_once(shop: Path, words: tuple[str, ...], 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--set", "lease"], "--set takes NAME=VALUE, not 'lease'."),
+        (["--set", "lease"], "--set takes NAME=VALUE; got 'lease'."),
         (
             ["--set", "lease=1s"],
             "there is no setting 'lease'; `holdfast settings` lists them. Did you mean 'lease_ttl'?",
         ),
         (["--set", "heartbeat=soon"], '\'soon\' is not a duration; write it like "500ms", "10s", "1h30m" or "7d".'),
-        (["--set", "concurrency=0"], "concurrency must be at least 1, not 0."),
-        (["--set", "concurrency=many"], "concurrency is a whole number, not 'many'."),
-        (["--set", "pooler=maybe"], "pooler is true or false, not 'maybe'."),
-        (["--set", "threads=-1"], "threads must be at least 0, not -1."),
+        (["--set", "concurrency=0"], "concurrency must be at least 1; got 0."),
+        (["--set", "concurrency=many"], "concurrency must be a whole number; got 'many'."),
+        (["--set", "pooler=maybe"], "pooler must be true or false; got 'maybe'."),
+        (["--set", "threads=-1"], "threads must be at least 0; got -1."),
         (["--set", "poll_interval=0s"], "poll_interval must be longer than 0s."),
         (["--poll-interval", "often"], '\'often\' is not a duration; write it like "500ms", "10s", "1h30m" or "7d".'),
         (["--once", "--until-empty"], "use either --once or --until-empty, not both."),

@@ -99,5 +99,5 @@ async def test_where_metadata_are_pinned_no_values_are_offered(make_app: MakeApp
 
 async def test_keys_are_a_list(hf: Holdfast) -> None:
     for wrong in ("customer", ("",)):
-        with pytest.raises(UsageError, match="columns= is a list of keys"):
+        with pytest.raises(UsageError, match="columns= must be a list of keys"):
             web(hf, columns=wrong)

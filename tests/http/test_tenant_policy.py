@@ -153,7 +153,7 @@ async def test_code_is_held_to_the_same_policy_and_may_allow_more(program: Progr
     assert (await program.client().post(f"{API}/agents", agent("two", OWN, tools=["internal_sql"]))).status == 201
     with pytest.raises(UsageError, match="tenant other may not use tool"):
         await program.hf.tenant("other").agents.create("mine", model=OWN, tools=["internal_sql"])
-    with pytest.raises(UsageError, match="is a list of names"):
+    with pytest.raises(UsageError, match="must be a list of names"):
         acme.allow(tools="internal_sql")
 
 

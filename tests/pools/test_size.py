@@ -159,15 +159,15 @@ def test_a_worker_that_was_well_ends_the_trouble() -> None:
     ("options", "reason"),
     [
         ({"min": 3, "max": 2}, "max must be at least min: 2 is less than 3"),
-        ({"min": -1}, "min is a whole number of 0"),
-        ({"max": 0}, "max is a whole number of 1"),
-        ({"max": True}, "max is a whole number"),
-        ({"scale_up_threshold": 0}, "scale_up_threshold is a whole number of 1"),
+        ({"min": -1}, "min must be a whole number from 0"),
+        ({"max": 0}, "max must be a whole number from 1"),
+        ({"max": True}, "max must be a whole number"),
+        ({"scale_up_threshold": 0}, "scale_up_threshold must be a whole number from 1"),
         ({"scale_down_idle": "soon"}, "is not a duration"),
         ({"scale_down_idle": 300}, "a duration must be text"),
-        ({"slots": 0}, "slots is a whole number of 1"),
+        ({"slots": 0}, "slots must be a whole number from 1"),
         ({"boot": "0s"}, "boot must be longer than 0s"),
-        ({"queues": "render"}, "queues is a list of names"),
+        ({"queues": "render"}, "queues must be a list of names"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any], reason: str) -> None:

@@ -303,7 +303,7 @@ def test_letters_of_options_in_front_of_a_field_are_refused_unless_the_plan_says
         read_plan({"plan_id": "p", "tasks": [task]})
     meant = read_plan({"plan_id": "p", "tasks": [{**task, "options_from_input": True}]})
     assert meant.tasks[0].arguments({"a": "1"}) == ["-u", arg.replace("{{input.a}}", "1").replace("{{ input.a }}", "1")]
-    with pytest.raises(BadPlan, match="options_from_input of task 1 is true or false"):
+    with pytest.raises(BadPlan, match="options_from_input of task 1 must be true or false"):
         read_plan({"plan_id": "p", "tasks": [{**task, "options_from_input": 1}]})
 
 

@@ -90,12 +90,12 @@ def test_a_setting_is_given_in_code_or_in_writing() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
-        ({"prefetch": -1}, "prefetch must be at least 0, not -1"),
+        ({"concurrency": 0}, "concurrency must be at least 1; got 0"),
+        ({"prefetch": -1}, "prefetch must be at least 0; got -1"),
         ({"tick": "0s"}, "tick must be longer than 0s"),
         ({"poll_interval": 30}, "a duration must be text such as"),
         ({"poll_interval": "-1s"}, "is not a duration"),
-        ({"profile": "slow"}, 'profile is "full" or "fast"'),
+        ({"profile": "slow"}, 'profile must be "full" or "fast"'),
         ({"schema": "My Schema"}, "schema must be a plain lower-case name"),
         ({"heartbeat": "31s"}, "must be at most half of lease_ttl"),
         ({"lease_ttl": "4s", "heartbeat": "2s", "fence_margin": "2s"}, "fence_margin must be shorter"),

@@ -93,7 +93,7 @@ def test_prices_are_not_a_tenants() -> None:
 
 @pytest.mark.parametrize("after", [cursor(10**40, "x"), "W" * 100_000, "x", 7])
 def test_what_is_not_a_cursor_is_refused(after: object) -> None:
-    with pytest.raises(UsageError, match="after is the next of a page"):
+    with pytest.raises(UsageError, match="after must be what a page of the same list has"):
         place(after, int, str)
 
 

@@ -64,5 +64,5 @@ def test_shows_the_short_form(us: int, shown: str) -> None:
 
 
 def test_a_very_long_text_is_refused_before_it_is_read() -> None:
-    with pytest.raises(BadSetting, match="at most 100 characters, not 1,000,000"):
+    with pytest.raises(BadSetting, match="at most 100 characters; got 1,000,000"):
         microseconds("1" * 1_000_000)

@@ -68,7 +68,7 @@ def test_none_means_one_attempt() -> None:
     ("changes", "message"),
     [
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"attempts": 10**12}, "attempts must be at most 2,147,483,647, not 1000000000000"),
+        ({"attempts": 10**12}, "attempts must be at most 2,147,483,647; got 1000000000000"),
         ({"backoff": "linear"}, "constant, exponential or quartic"),
         ({"jitter": 1.5}, "between 0 and 1"),
         ({"jitter": -0.1}, "between 0 and 1"),

@@ -55,7 +55,7 @@ def test_the_environment_gives_every_kind_of_setting() -> None:
 
 
 def test_a_variable_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(BadSetting, match=r"^HOLDFAST_CONCURRENCY: concurrency is a whole number, not 'many'"):
+    with pytest.raises(BadSetting, match=r"^HOLDFAST_CONCURRENCY: concurrency must be a whole number; got 'many'"):
         Settings.from_environment({"HOLDFAST_CONCURRENCY": "many"})
 
 
@@ -83,11 +83,11 @@ def test_an_override_keeps_the_rest() -> None:
     [
         ({"heartbeet": "5s"}, "no setting 'heartbeet'.*Did you mean 'heartbeat'"),
         ({"heartbeat": "5"}, "not a duration"),
-        ({"batch": "many"}, "batch is a whole number"),
+        ({"batch": "many"}, "batch must be a whole number"),
         ({"batch": "0"}, "batch must be at least 1"),
         ({"concurrency": "-1"}, "concurrency must be at least 1"),
-        ({"pooler": "maybe"}, "pooler is true or false"),
-        ({"profile": "slow"}, 'profile is "full" or "fast"'),
+        ({"pooler": "maybe"}, "pooler must be true or false"),
+        ({"profile": "slow"}, 'profile must be "full" or "fast"'),
         ({"schema": "Hold fast"}, "plain lower-case name"),
         ({"schema": "Upper"}, "plain lower-case name"),
         ({"schema": "a;drop"}, "plain lower-case name"),

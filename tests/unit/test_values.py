@@ -173,5 +173,5 @@ def test_a_cursor_is_read_however_long_the_name_in_it() -> None:
 
 @pytest.mark.parametrize("after", [7, ("a", 1), "", "!", "bm9wZQ", cursor("a"), cursor(1, 2)])
 def test_what_is_no_cursor_of_the_list_is_refused(after: object) -> None:
-    with pytest.raises(UsageError, match="after is the next of a page"):
+    with pytest.raises(UsageError, match="after must be what a page of the same list has"):
         place(after, int, str)

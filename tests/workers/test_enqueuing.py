@@ -113,7 +113,7 @@ async def test_later_is_a_delay_or_a_moment(hf: Holdfast) -> None:
 WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((), {}, "a: Field required"),
     (("one",), {}, "a: Input should be a valid integer"),
-    ((1, 2, 3), {}, "takes 2 positional arguments, not 3"),
+    ((1, 2, 3), {}, "takes 2 positional arguments; got 3"),
     ((1,), {"a": 2}, "got 'a' twice"),
     ((1,), {"c": 2}, "c: Extra inputs are not permitted"),
 ]

@@ -252,12 +252,12 @@ async def test_why_of_a_job_in_a_full_lane(hf: Holdfast) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        ({"concurrency": 0}, "concurrency must be at least 1; got 0"),
         ({"concurrency": 2**31}, "concurrency must be at most 2,147,483,647"),
         ({"rate": "fast"}, "'fast' is not a rate; write it like"),
         ({"rate": "0/s"}, "is out of range"),
         ({"unique": "soon"}, "'soon' is not a duration"),
-        ({"unique": "live", "on_duplicate": "drop"}, 'on_duplicate is "keep" or "replace"'),
+        ({"unique": "live", "on_duplicate": "drop"}, 'on_duplicate must be "keep" or "replace"'),
         ({"debounce": "5s", "unique": "live"}, "debounce already decides"),
     ],
 )

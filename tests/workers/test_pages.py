@@ -52,5 +52,5 @@ async def test_no_worker_is_left_out(hf: Holdfast, place: Place) -> None:
     assert (await hf.workers.get("w1")).seq == rest[-1].seq
     with pytest.raises(NotFound, match="'w0'"):
         await hf.workers.get("w0")
-    with pytest.raises(UsageError, match="after is the next of a page"):
+    with pytest.raises(UsageError, match="after must be what a page of the same list has"):
         await hf.workers.list(after="w1")

@@ -131,7 +131,7 @@ class Webhooks:
     def declare(self, name: str, to: Target, secret: str | Sequence[str], **options: Unpack[WebhookOptions]) -> Webhook:
         validation.option_names(options, WebhookOptions, "webhook")
         if not name or len(name) > 100 or not all(each.isalnum() or each in "-_." for each in name):
-            raise UsageError(f"the name of a webhook has letters, digits, - _ and . alone, not {name!r:.80}.")
+            raise UsageError(f"the name of a webhook may have only letters, digits, - _ and .; got {name!r:.80}.")
         if name in self._declared:
             raise UsageError(f"there is a webhook {name!r} already.")
         if not callable(to) and not isinstance(to, Agent | Machine):

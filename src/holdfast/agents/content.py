@@ -276,7 +276,7 @@ Prompt = str | Part | Iterable[Part]
 def blocks_of(prompt: Prompt) -> list[dict[str, Any]]:
     """A prompt as blocks; `BadPayload` when there is nothing in it that could be sent, or something that could not."""
     if not isinstance(prompt, Iterable) and not isinstance(prompt, Image | Document):
-        raise UsageError(f"a prompt is text, an Image, a Document or a list of them, not {type(prompt).__name__}.")
+        raise UsageError(f"a prompt must be text, an Image, a Document or a list of them; got {type(prompt).__name__}.")
     parts = [prompt] if isinstance(prompt, str | Image | Document | dict) else list(prompt)
     blocks = [_block(part) for part in parts]
     if not blocks or all(block.get("type") == "text" and not str(block.get("text", "")).strip() for block in blocks):

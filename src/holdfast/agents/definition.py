@@ -85,11 +85,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.on_limit not in ("end", "ask"):
-            raise BadSetting(f'Limits(on_limit=…) is "end" or "ask", not {self.on_limit!r}.')
+            raise BadSetting(f'Limits(on_limit=…) must be "end" or "ask"; got {self.on_limit!r}.')
         for name in ("turns", "depth", "tokens"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise BadSetting(f"Limits({name}=…) is a whole number of at least 1, not {value!r}.")
+                raise BadSetting(f"Limits({name}=…) must be a whole number of at least 1; got {value!r}.")
         if isinstance(self.cost, float):
             raise BadSetting(f'money is written as text, Limits(cost="{self.cost}"), never as a float.')
         if self.cost is not None:
@@ -250,9 +250,9 @@ class AgentSpec:
 
 def check_numbers(max_tokens: int, attempts: int, priority: int, on_max_tokens: str) -> None:
     if max_tokens < 1:
-        raise BadSetting(f"max_tokens must be at least 1, not {max_tokens}.")
+        raise BadSetting(f"max_tokens must be at least 1; got {max_tokens}.")
     if on_max_tokens not in get_args(OnMaxTokens):
-        raise BadSetting(f'on_max_tokens is "stop", "continue" or "ask", not {on_max_tokens!r}.')
+        raise BadSetting(f'on_max_tokens must be "stop", "continue" or "ask"; got {on_max_tokens!r}.')
     validation.whole(attempts, "attempts", least=1)
     validation.whole(priority, "priority")
 
@@ -260,7 +260,7 @@ def check_numbers(max_tokens: int, attempts: int, priority: int, on_max_tokens: 
 def check_search(agent: str, search: str | None, deferred: Sequence[str], served: Sequence[Mapping[str, Any]]) -> None:
     """`UsageError` when tools are deferred that the agent's model could never find."""
     if search not in (None, *get_args(ToolSearch)):
-        raise BadSetting(f'tool_search is "regex", "bm25" or None, not {search!r}.')
+        raise BadSetting(f'tool_search must be "regex", "bm25" or None; got {search!r}.')
     if deferred and search is None and not any(str(tool.get("type", "")).startswith(SEARCH) for tool in served):
         raise UsageError(
             f"agent {agent!r} could never find its tool {deferred[0]!r}, which is deferred: give the agent "

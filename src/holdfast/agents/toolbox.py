@@ -264,13 +264,13 @@ def _gaps(function: Callable[..., Any], doc: str | None, untyped: list[str]) -> 
 
 def _check(asked: ToolOptions) -> None:
     if asked["effect"] not in ("read", "idempotent", "once"):
-        raise BadSetting(f'effect is "read", "idempotent" or "once", not {asked["effect"]!r}.')
+        raise BadSetting(f'effect must be "read", "idempotent" or "once"; got {asked["effect"]!r}.')
     if asked["otherwise"] not in ("deny", "approve"):
-        raise BadSetting(f'otherwise is "deny" or "approve", not {asked["otherwise"]!r}.')
+        raise BadSetting(f'otherwise must be "deny" or "approve"; got {asked["otherwise"]!r}.')
     if asked["unknown"] not in ("review", "report"):
-        raise BadSetting(f'unknown is "review" or "report", not {asked["unknown"]!r}.')
+        raise BadSetting(f'unknown must be "review" or "report"; got {asked["unknown"]!r}.')
     if not isinstance(asked["approve"], bool) and not callable(asked["approve"]):
-        raise BadSetting(f"approve is True, False or a function of the call, not {asked['approve']!r}.")
+        raise BadSetting(f"approve must be True, False or a function of the call; got {asked['approve']!r}.")
 
 
 def _lane(kind: str, concurrency: int | None) -> LaneLimits | None:

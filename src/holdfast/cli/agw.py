@@ -101,7 +101,7 @@ def command(  # noqa: PLR0913, PLR0917  the options of the command
     key = _key(key_env, key_file)
     host, separator, port = connect.rpartition(":")
     if not separator or not port.isdigit():
-        raise UsageError(f"--connect is HOST:PORT, not {connect!r}.")
+        raise UsageError(f"--connect must be HOST:PORT; got {connect!r}.")
     options = WorkerOptions(
         GatewayAddress(host.strip("[]"), int(port), tls or ca is not None, ca, unix),
         key,
@@ -207,5 +207,5 @@ def _names(text: str) -> tuple[str, ...]:
 def _tag(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise UsageError(f"--tag is NAME=VALUE, not {text!r}.")
+        raise UsageError(f"--tag must be NAME=VALUE; got {text!r}.")
     return name, value

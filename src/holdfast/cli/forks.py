@@ -204,5 +204,5 @@ def _called(call: CallRecord | None) -> str:
 def _pair(text: str) -> tuple[str, str]:
     call, separator, output = text.partition("=")
     if not separator:
-        raise UsageError(f"--result takes CALL=TEXT, not {text!r}.")
+        raise UsageError(f"--result takes CALL=TEXT; got {text!r}.")
     return call, output

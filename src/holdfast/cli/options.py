@@ -163,7 +163,7 @@ def changed(settings: Settings, changes: Iterable[str]) -> Settings:
     for change in changes:
         name, separator, value = change.partition("=")
         if not separator:
-            raise UsageError(f"--set takes NAME=VALUE, not {change!r}.")
+            raise UsageError(f"--set takes NAME=VALUE; got {change!r}.")
         texts[name] = value
     return settings.override(texts)
 

@@ -258,5 +258,5 @@ def _said(block: dict[str, object]) -> str:
 def _pair(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator:
-        raise UsageError(f"--metadata takes KEY=VALUE, not {text!r}.")
+        raise UsageError(f"--metadata takes KEY=VALUE; got {text!r}.")
     return key, value

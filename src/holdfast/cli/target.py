@@ -277,5 +277,5 @@ def _named_in(file: Path) -> str | None:
         if name not in _KEYS:
             raise UsageError(f"{file}: there is no key {name!r} under [tool.holdfast].{did_you_mean(name, _KEYS)}")
     if app is not None and not isinstance(app, str):
-        raise UsageError(f'{file}: app under [tool.holdfast] is text such as "app:hf", not {app!r}.')
+        raise UsageError(f'{file}: app under [tool.holdfast] must be text such as "app:hf"; got {app!r}.')
     return app

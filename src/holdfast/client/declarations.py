@@ -203,7 +203,7 @@ def check_rhythm(cron: str, timezone: str, catch_up: str) -> None:
     """`BadSetting` when a schedule could not be kept so."""
     next_tick(cron, timezone, 0)
     if catch_up not in ("one", "all", "none"):
-        raise BadSetting(f'catch_up is "one", "all" or "none", not {catch_up!r}.')
+        raise BadSetting(f'catch_up must be "one", "all" or "none"; got {catch_up!r}.')
 
 
 def limits_of(lane: str, concurrency: int | None, starts: str | None, *, own: bool) -> LaneLimits | None:

@@ -592,7 +592,7 @@ def since_us(given: datetime | Duration | None, now_us: int) -> int:
 
 def moment_us(given: datetime, what: str) -> int:
     if not isinstance(given, datetime):
-        raise UsageError(f"{what}= is a datetime, not {validation.shown(given)}.")
+        raise UsageError(validation.expected(f"{what}=", "a datetime", given))
     if given.tzinfo is None:
         raise UsageError(f"{what}= needs a time zone, as in datetime(…, tzinfo=UTC).")
     return microseconds_of(given)

@@ -365,7 +365,7 @@ def _metadata(options: EnqueueOptions, settings: Settings) -> str:
 def unique_rule(scope: str | None, on_duplicate: OnDuplicate | None, debounce: Duration | None) -> Unique | None:
     """What `unique=`, `on_duplicate=` and `debounce=` ask for together."""
     if on_duplicate not in (None, "keep", "replace"):
-        raise UsageError(f'on_duplicate is "keep" or "replace", not {on_duplicate!r}.')
+        raise UsageError(f'on_duplicate must be "keep" or "replace"; got {on_duplicate!r}.')
     if debounce is not None:
         if scope is not None or on_duplicate is not None:
             raise UsageError("debounce already decides about duplicates: a new call replaces the waiting one.")
@@ -418,7 +418,7 @@ def _arguments(item: Mapping[str, Any] | tuple[Any, ...]) -> tuple[tuple[Any, ..
         return tuple(item), _NO_NAMES
     if isinstance(item, Mapping):
         return (), item
-    raise UsageError(f"each item is a mapping or a tuple of arguments, not {item!r}.")
+    raise UsageError(f"each item must be a mapping or a tuple of arguments; got {item!r}.")
 
 
 def _priority(value: int) -> int:

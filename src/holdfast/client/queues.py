@@ -40,9 +40,9 @@ class Queue:
                 durations.microseconds(given)
         check_limits(self.concurrency, self.rate)
         if self.keep_jobs is not None and self.keep_jobs < 0:
-            raise BadSetting(f"keep_jobs must be at least 0, not {self.keep_jobs}.")
+            raise BadSetting(f"keep_jobs must be at least 0; got {self.keep_jobs}.")
         if self.on_orphan not in ("requeue", "fail"):
-            raise BadSetting(f'on_orphan is "requeue" or "fail", not {self.on_orphan!r}.')
+            raise BadSetting(f'on_orphan must be "requeue" or "fail"; got {self.on_orphan!r}.')
 
     @property
     def keep_us(self) -> int | None:

@@ -291,7 +291,7 @@ def web(  # noqa: PLR0913  how it is served
 
 def _keys(given: Collection[str], what: str) -> tuple[str, ...]:
     if isinstance(given, str) or not all(given):
-        raise UsageError(f'{what}= is a list of keys of metadata: {what}=("customer",).')
+        raise UsageError(f'{what}= must be a list of keys of metadata: {what}=("customer",).')
     return tuple(dict.fromkeys(given))
 
 

@@ -109,9 +109,9 @@ def decode_foreign(text: str | bytes, *, what: str) -> Any:
 def check_text(value: object, *, what: str, cap: int = 512) -> str:
     """Names and keys that become columns: no NUL, no lone surrogate, not endless."""
     if not isinstance(value, str):
-        raise BadPayload(f"{what} must be text, not {type(value).__name__}.")
+        raise BadPayload(f"{what} must be text; got {type(value).__name__}.")
     if not value or len(value) > cap:
-        raise BadPayload(f"{what} must have 1 to {cap} characters, not {len(value)}.")
+        raise BadPayload(f"{what} must have 1 to {cap} characters; got {len(value)}.")
     if "\x00" in value or not _encodable(value):
         raise BadPayload(f"{what} contains a NUL character or a lone surrogate.")
     return value
@@ -195,7 +195,7 @@ def _fields(kind: type[Any]) -> Mapping[str, tuple[Any, bool]]:
 
 def _record(kind: type[Any], stored: object, at: str) -> object:
     if not isinstance(stored, Mapping):
-        raise _Misfit(f"{at.removesuffix('.') or 'it'} is {_shown(stored)}, not an object")
+        raise _Misfit(f"{at.removesuffix('.') or 'it'} must be an object; got {_shown(stored)}")
     given = {}
     for name, (declared, optional) in _fields(cast(Hashable, kind)).items():
         if name in stored:
@@ -217,7 +217,7 @@ def _value(declared: Any, value: object, at: str) -> object:
         raise _Misfit(f"{at} is {_shown(value)}, which is none of {', '.join(map(str, arguments))}")
     if origin is tuple:
         if not isinstance(value, Sequence) or isinstance(value, str):
-            raise _Misfit(f"{at} is {_shown(value)}, not a list")
+            raise _Misfit(f"{at} must be a list; got {_shown(value)}")
         return tuple(_value(arguments[0], each, f"{at}[{place}]") for place, each in enumerate(value))
     if hasattr(declared, "__supertype__"):  # a NewType
         return _value(declared.__supertype__, value, at)
@@ -225,7 +225,7 @@ def _value(declared: Any, value: object, at: str) -> object:
         return _record(cast(type[Any], declared), value, f"{at}.")
     expected = origin or declared
     if expected is timedelta or not isinstance(value, (int, float) if expected is float else expected):
-        raise _Misfit(f"{at} is {_shown(value)}, not {'nothing' if expected is type(None) else expected.__name__}")
+        raise _Misfit(f"{at} must be {'null' if expected is type(None) else expected.__name__}; got {_shown(value)}")
     return value
 
 

@@ -34,9 +34,9 @@ class RetryPolicy:
         if self.attempts is not None:
             validation.at_least_one(self.attempts, "attempts")
         if self.backoff not in ("constant", "exponential", "quartic"):
-            raise BadSetting(f"backoff is constant, exponential or quartic, not {self.backoff!r}.")
+            raise BadSetting(f"backoff must be constant, exponential or quartic; got {self.backoff!r}.")
         if not 0 <= self.jitter <= 1:
-            raise BadSetting(f"jitter is a share between 0 and 1, not {self.jitter}.")
+            raise BadSetting(f"jitter must be a share between 0 and 1; got {self.jitter}.")
 
     def delay_us(self, attempt: int, chance: random.Random) -> int:
         """The pause after attempt number `attempt` (the first is 1)."""

@@ -376,7 +376,7 @@ def execution_job(id: str) -> JobId:
 
 def _input(input: Mapping[str, Any] | None) -> dict[str, Any]:
     if input is not None and not isinstance(input, Mapping):
-        raise UsageError(f"the input of a machine is a mapping, not {input!r}.")
+        raise UsageError(f"the input of a machine must be a mapping; got {input!r}.")
     return dict(input or {})
 
 

@@ -323,7 +323,7 @@ class LaunchLimit:
 
     def __post_init__(self) -> None:
         if not self.queue.startswith(OWN_QUEUES):
-            raise UsageError(f"machines are launched into a queue {OWN_QUEUES}…, not {self.queue!r}.")
+            raise UsageError(f"machines must be launched into a queue named {OWN_QUEUES}…; got {self.queue!r}.")
 
 
 async def admit(

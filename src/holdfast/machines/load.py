@@ -54,7 +54,7 @@ class _Loader:
     def load(self) -> MachineGraph:
         root = read_document(self._text, self._file)
         if not isinstance(root, Mapping):
-            self._found.add(root.at, "a machine is a mapping with spec, spec_version and data.")
+            self._found.add(root.at, "a machine must be a mapping with spec, spec_version and data.")
             self._found.raise_any()
         assert isinstance(root, Mapping)
         version = self._version(root.get("spec_version"))
@@ -104,7 +104,7 @@ class _Loader:
                 _SPOKEN[name] for name in key.types if not (name == "integer" and "number" in key.types)
             )
             hint = " Put quotes around it." if key.types == ("string",) and isinstance(node, Scalar) else ""
-            self._found.add(node.at, f"{entry.name!r} holds {wanted}, not {_SPOKEN[_type_of(node)]}.{hint}")
+            self._found.add(node.at, f"{entry.name!r} must be {wanted}; got {_SPOKEN[_type_of(node)]}.{hint}")
             return False
         if isinstance(node, Scalar) and key.one_of and node.value not in key.one_of:
             if entry.name == "expression_engine" and node.value == "cel":
@@ -132,7 +132,7 @@ class _Loader:
         if isinstance(node, Mapping):
             self._shape(node, table, what)
         elif not (table == "agent" and isinstance(node, Scalar) and isinstance(node.value, str)):
-            self._found.add(node.at, f"{what} is a mapping, not {_SPOKEN[_type_of(node)]}.")
+            self._found.add(node.at, f"{what} must be a mapping; got {_SPOKEN[_type_of(node)]}.")
 
     # Meaning
 

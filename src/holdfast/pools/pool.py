@@ -73,7 +73,7 @@ class Pool:
         """`naming` makes the ids of its workers."""
         validation.instance(name, "a pool's name", str)
         if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
-            raise UsageError(f"a pool's name is 1 to {_LONGEST_NAME} printable characters, not {name!r:.120}.")
+            raise UsageError(f"a pool's name must be 1 to {_LONGEST_NAME} printable characters; got {name!r:.120}.")
         self._core = core
         self.name = name
         self._given = policy

@@ -59,7 +59,7 @@ class RespOptions:
         assert self.bind is not None
         host, separator, port = self.bind.rpartition(":")
         if not separator or not port.isdigit() or int(port) > 65_535:
-            raise UsageError(f"--bind is HOST:PORT, as {DEFAULT_BIND}, not {self.bind!r}.")
+            raise UsageError(f"--bind must be HOST:PORT, as {DEFAULT_BIND}; got {self.bind!r}.")
         return host.strip("[]") or "127.0.0.1", int(port)
 
 

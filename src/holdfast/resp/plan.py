@@ -119,7 +119,7 @@ def _task(value: object, number: int) -> UnixTask:
             raise BadPlan(f"input_from_task of task {number} must name an earlier task, not {source}")
     options = body.get("options_from_input", False)
     if not isinstance(options, bool):
-        raise BadPlan(f"options_from_input of task {number} is true or false")
+        raise BadPlan(f"options_from_input of task {number} must be true or false")
     args = _args(body.get("args", []), number)
     if not options:
         _check_options(args, command, number)

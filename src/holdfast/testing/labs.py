@@ -195,7 +195,7 @@ class CrashRuns:
 
     def __init__(self, labs: Labs, app: Holdfast, given: Circumstances, *, at_most: int | None) -> None:
         if at_most is not None and at_most < 1:
-            raise UsageError(f"at_most must be at least 1, not {at_most}.")
+            raise UsageError(f"at_most must be at least 1; got {at_most}.")
         self._labs = labs
         self._app = app
         self._at_most = at_most

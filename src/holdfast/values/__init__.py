@@ -200,14 +200,14 @@ def cursor(*place: str | int) -> str:
 def place(after: object, *kinds: type[Any]) -> tuple[Any, ...]:
     """The place that a cursor of a list says, of these kinds. `UsageError` when it is not a cursor of that list."""
     if not isinstance(after, str):
-        raise UsageError(f"after is the next of a page, which is text, not {type(after).__name__}.")
+        raise UsageError(f"after must be what a page of the same list has as `next`; got {type(after).__name__}.")
     found: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
     fits = isinstance(found, list) and [type(each) for each in found] == list(kinds)
     fits = fits and all(_is_storable(each) for each in found)
     if not isinstance(found, list) or not fits:
-        raise UsageError(f"after is the next of a page of the same list, not {after[:60]!r}.")
+        raise UsageError(f"after must be what a page of the same list has as `next`; got {after[:60]!r}.")
     return tuple(found)
 
 

@@ -79,7 +79,7 @@ class Definition:
         validation.instance(self.retry, "retry", RetryPolicy, "Retry")
         validation.whole(self.priority, "priority")
         if self.isolate not in (None, "process"):
-            raise BadSetting(f'isolate must be "process" or None, not {self.isolate!r}.')
+            raise BadSetting(f'isolate must be "process" or None; got {self.isolate!r}.')
         if self.isolate == "process":
             address_of(self.function)
         route = route_for(self.queue, self.kind, self.requires, laned=self.limits is not None)

@@ -255,7 +255,7 @@ class Signature:
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         places = self._places
         if len(args) > len(places):
-            raise BadPayload(f"job {self._kind!r} takes {plural(len(places), 'positional argument')}, not {len(args)}.")
+            raise BadPayload(f"job {self._kind!r} takes {plural(len(places), 'positional argument')}; got {len(args)}.")
         named = dict(zip(places, args, strict=False))
         if not kwargs:
             return named

@@ -133,7 +133,7 @@ class Agent(Generic[T]):
         if the store fails in between, the same call with the same keys continues where it was.
         """
         if isinstance(prompts, str | bytes | Mapping):
-            raise UsageError(f"enqueue_many takes a list of prompts, not {validation.shown(prompts)}.")
+            raise UsageError(f"enqueue_many takes a list of prompts; got {validation.shown(prompts)}.")
         if key is not None and not callable(key):
             raise UsageError("key is a function that makes a key from a prompt: key=str.")
         if options.get("session") is not None:

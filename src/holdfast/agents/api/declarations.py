@@ -34,7 +34,7 @@ from holdfast.errors import UsageError
 from holdfast.kernel import codec
 from holdfast.models.prompt_cache import Caching
 from holdfast.models.schemas import check_schema
-from holdfast.validation import listed, shown
+from holdfast.validation import expected, listed, shown
 from holdfast.workers.definitions import is_typed_again
 
 # Agents of plain values: what a program writes for an agent that is in the store alone, checked field by field.
@@ -138,9 +138,9 @@ def check_fields(name: str, values: Mapping[str, Any]) -> None:
     for field, (kind, meant) in _TYPES.items():
         value = values.get(field)
         if field in values and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise UsageError(f"{field} of agent {name!r} is {meant}, not {shown(value)}.")
+            raise UsageError(expected(f"{field} of agent {name!r}", meant, value))
     if values.get("caching", True) not in (True, False, "1h"):
-        raise UsageError(f"caching of agent {name!r} is {_CACHING}, not {shown(values['caching'])}.")
+        raise UsageError(expected(f"caching of agent {name!r}", f"{_CACHING}", values["caching"]))
     if isinstance(values.get("output"), Mapping):
         check_schema(values["output"], f"output of agent {name!r}")
 
@@ -149,7 +149,7 @@ def check_delegates(name: str, agents: Iterable[Agent[Any] | Delegate]) -> None:
     """An agent that another may call is called like a tool."""
     for each in agents:
         if not isinstance(each, Agent | Delegate):
-            raise UsageError(f"agents of agent {name!r} must come from hf.agent, not {shown(each)}.")
+            raise UsageError(f"agents of agent {name!r} must come from hf.agent; got {shown(each)}.")
         try:
             tool_name(each.name)
         except UsageError as problem:
@@ -300,5 +300,5 @@ def _served(tools: Sequence[Any]) -> list[dict[str, Any]]:
     served = [tool.wire() if isinstance(tool, ServerTool) else tool for tool in tools if not isinstance(tool, Tool)]
     for tool in served:
         if not isinstance(tool, dict):
-            raise UsageError(f"a tool is what @hf.tool made, a ServerTool or a dict, not {type(tool).__name__}.")
+            raise UsageError(f"a tool must be what @hf.tool made, a ServerTool or a dict; got {type(tool).__name__}.")
     return served

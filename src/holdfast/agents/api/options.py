@@ -84,7 +84,7 @@ def chosen(options: RunOptions | ManyRunOptions) -> RunOptions:
 def check_model(model: object, options: Mapping[str, Any]) -> None:
     """`UsageError` when this is not a model's name, or it does not take these options. A script takes anything."""
     if not isinstance(model, str):
-        raise UsageError(f"model must be the name of a model, not {type(model).__name__}.")
+        raise UsageError(f"model must be the name of a model; got {type(model).__name__}.")
     if not model.strip():
         raise UsageError("model must be the name of a model, but it is empty.")
     codec.check_text(model, what="the name of a model")
@@ -117,7 +117,7 @@ def microseconds(moment: object) -> int:
 def moment_us(moment: object, what: str) -> int:
     """A time that a caller gives, as the store has it."""
     if not isinstance(moment, datetime):
-        raise UsageError(f"{what}= is a datetime, not {validation.shown(moment)}.")
+        raise UsageError(validation.expected(f"{what}=", "a datetime", moment))
     if moment.tzinfo is None:
         raise UsageError(f"{what}= needs a time zone, as in datetime(…, tzinfo=UTC).")
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6)

@@ -112,9 +112,9 @@ class ForkOptions(NamedTuple):
 
     def _check(self) -> None:
         if self.tools not in (*get_args(Tools), "replayed"):
-            raise UsageError(f"tools is one of {', '.join(get_args(Tools))}, not {self.tools!r}.")
+            raise UsageError(f"tools must be one of {', '.join(get_args(Tools))}; got {self.tools!r}.")
         if self.mode not in get_args(Mode):
-            raise UsageError(f"mode is one of {', '.join(get_args(Mode))}, not {self.mode!r}.")
+            raise UsageError(f"mode must be one of {', '.join(get_args(Mode))}; got {self.mode!r}.")
         at: object = self.at
         if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
             raise UsageError(f"at is the number of a turn, from 1; not {validation.shown(at)}.")

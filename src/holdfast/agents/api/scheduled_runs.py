@@ -66,7 +66,7 @@ def schedule_run(  # noqa: PLR0913  a rhythm, and what it starts
     check_rhythm(cron, timezone, catch_up)
     validation.option_names(options, ScheduledRunOptions, "schedule")
     if not isinstance(agent, Agent | str):
-        raise UsageError(f"agent= is an agent or its name, not {validation.shown(agent)}.")
+        raise UsageError(validation.expected("agent=", "an agent or its name", agent))
     if not isinstance(options.get("session"), str | None):
         raise UsageError("session= of a schedule is the key of a session: every tick finds it again by its key.")
     blocks = blocks_of(prompt)

@@ -155,7 +155,7 @@ class Session(AppPart):
         session's own policy holds. The other options are those of `agent.enqueue`.
         """
         if not hasattr(agent, "enqueue"):
-            raise UsageError(f"send needs an agent that hf.agent(…) returned, not {validation.shown(agent)}.")
+            raise UsageError(f"send needs an agent that hf.agent(…) returned; got {validation.shown(agent)}.")
         return await agent.enqueue(prompt, session=self, during=during, **options)
 
     async def messages(
@@ -370,9 +370,9 @@ def wish_for(session: object, fresh: str) -> SessionWish:
         case str():
             return SessionWish(fresh, codec.check_text(session, what="a session's key"))
         case _:
-            raise UsageError(f"session is a key or a Session, not {type(session).__name__}.")
+            raise UsageError(f"session must be a Session or a key; got {type(session).__name__}.")
 
 
 def check_during(during: str | None) -> None:
     if during is not None and during not in get_args(During):
-        raise UsageError(f"during is one of {', '.join(get_args(During))}, not {during!r}.")
+        raise UsageError(f"during must be one of {', '.join(get_args(During))}; got {during!r}.")

@@ -46,5 +46,5 @@ def _seconds(expires_in: Duration | None) -> int | None:
         return None
     seconds = durations.microseconds(expires_in) // 1_000_000
     if not SHORTEST <= seconds <= LONGEST:
-        raise BadSetting(f"expires_in must be between one hour and ninety days, not {expires_in!r}.")
+        raise BadSetting(f"expires_in must be between one hour and ninety days; got {expires_in!r}.")
     return seconds

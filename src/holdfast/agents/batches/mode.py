@@ -20,7 +20,7 @@ class ModeChoice(NamedTuple):
 def choose(model: str, mode: str | None, deadline_us: int | None, settings: Settings) -> ModeChoice:
     """What the caller asked for, or what fits the time there is."""
     if mode not in (None, "streaming", "batch"):
-        raise UsageError(f'mode is "streaming" or "batch", not {mode!r}.')
+        raise UsageError(f'mode must be "streaming" or "batch"; got {mode!r}.')
     facts = facts_for(model)
     able = facts.batch
     if mode == "batch" and not able and facts.listed:

@@ -47,7 +47,7 @@ class Compaction:
         if self.strategy == "summarization":
             object.__setattr__(self, "strategy", "summarize")
         if self.strategy not in _STRATEGIES:
-            raise BadSetting(f"Compaction(strategy=…) is one of {', '.join(_STRATEGIES)}, not {self.strategy!r}.")
+            raise BadSetting(f"Compaction(strategy=…) must be one of {', '.join(_STRATEGIES)}; got {self.strategy!r}.")
         trigger: object = self.trigger
         if isinstance(trigger, bool) or not isinstance(trigger, int | float) or not 0 < trigger <= 1:
             raise BadSetting(f"Compaction(trigger=…) is a share of the window, over 0 and at most 1: {self.trigger!r}.")
@@ -57,10 +57,10 @@ class Compaction:
             _check_count("window", self.window, 1)
         name: object = self.summarizer
         if name is not None and not (isinstance(name, str) and name):
-            raise BadSetting(f"Compaction(summarizer=…) is the name of a model, not {self.summarizer!r}.")
+            raise BadSetting(f"Compaction(summarizer=…) must be the name of a model; got {self.summarizer!r}.")
         for flag in ("preserve_tool_outputs", "count_tokens", "automatic"):
             if not isinstance(getattr(self, flag), bool):
-                raise BadSetting(f"Compaction({flag}=…) is True or False, not {getattr(self, flag)!r}.")
+                raise BadSetting(f"Compaction({flag}=…) must be True or False; got {getattr(self, flag)!r}.")
 
     def plain(self) -> dict[str, Any]:
         """As it is stored."""
@@ -89,11 +89,11 @@ def check_compaction(agent: str, given: object) -> None:
     if given is None:
         return
     if not isinstance(given, Compaction):
-        raise BadSetting(f"compaction of agent {agent!r} is Compaction(…) or None, not {given!r}.")
+        raise BadSetting(f"compaction of agent {agent!r} must be Compaction(…) or None; got {given!r}.")
     if given.summarizer is not None:
         check(given.summarizer, {})
 
 
 def _check_count(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadSetting(f"Compaction({name}=…) is a whole number of at least {least}, not {value!r}.")
+        raise BadSetting(f"Compaction({name}=…) must be a whole number of at least {least}; got {value!r}.")

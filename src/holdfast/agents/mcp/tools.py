@@ -66,7 +66,7 @@ class RemoteSignature(ToolSignature):
 
     def decode(self, payload: Any) -> dict[str, Any]:
         if not isinstance(payload, dict):
-            raise BadPayload(f"the arguments of {self._kind!r} are an object, not {type(payload).__name__}.")
+            raise BadPayload(f"the arguments of {self._kind!r} must be an object; got {type(payload).__name__}.")
         return payload
 
     def read(self, text: str) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _server(
 
 def _checked(effect: Any) -> Effect:
     if effect not in get_args(Effect):
-        raise BadSetting(f'effect is "read", "idempotent" or "once", not {effect!r}.')
+        raise BadSetting(f'effect must be "read", "idempotent" or "once"; got {effect!r}.')
     known: Effect = effect
     return known
 

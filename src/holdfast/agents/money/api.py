@@ -201,7 +201,7 @@ class BudgetsList(AppPart):
         if not isinstance(cost, str | Decimal):
             raise BadSetting(f'money is written as text, "{cost}", never as a float.')
         if policy not in ("end", "ask", "wait"):
-            raise BadSetting(f'policy is "end", "ask" or "wait", not {policy!r}.')
+            raise BadSetting(f'policy must be "end", "ask" or "wait"; got {policy!r}.')
         tenant = tenant if self._tenant is None else self._tenant
         if tenant is not None:
             codec.check_tenant(tenant)
@@ -225,7 +225,7 @@ class BudgetsList(AppPart):
         if isinstance(session, Session):
             return (await session).id
         if not isinstance(session, str):
-            raise UsageError(f"session is a Session, its id or its key, not {validation.shown(session)}.")
+            raise UsageError(validation.expected("session", "a Session, a session id or a key", session))
         return (await self._transact(find_session, session, tenant or None)).id
 
     async def used(
@@ -334,7 +334,7 @@ async def list_default_uses(tx: Transaction, tenant: str | None) -> list[BudgetS
 
 def _us(moment: object) -> int:
     if not isinstance(moment, date):
-        raise UsageError(f"since and until are a date or a datetime, not {validation.shown(moment)}.")
+        raise UsageError(validation.expected("since and until", "a date or a datetime", moment))
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
     if moment.tzinfo is None:

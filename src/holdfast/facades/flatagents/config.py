@@ -37,7 +37,9 @@ class BackendConfig:
     def url(self, kind: str, path: str | None) -> str:
         """The Holdfast URL of one of the two."""
         if kind not in KINDS:
-            raise BadSetting(f"a backend is {', '.join(KINDS)}, not {kind!r}.{did_you_mean(str(kind), KINDS)}")
+            raise BadSetting(
+                f"a backend must be one of {', '.join(KINDS)}; got {kind!r}.{did_you_mean(str(kind), KINDS)}"
+            )
         if kind == "memory":
             return MEMORY
         given = path or self.registration_path or self.work_path or self.sqlite_path
@@ -108,7 +110,7 @@ def config_of(settings: Mapping[str, Any]) -> BackendConfig:
     """From `settings.backends` of a machine, or from `settings` themselves; other keys belong to others."""
     chosen = settings.get("backends", settings)
     if not isinstance(chosen, Mapping):
-        raise BadSetting(f"backends is a mapping, not {chosen!r:.80}.")
+        raise BadSetting(f"backends must be a mapping; got {chosen!r:.80}.")
     known = {field.name for field in fields(BackendConfig)}
     own = {name: value for name, value in {**settings, **chosen}.items() if name in known and value is not None}
     return BackendConfig(**own)

@@ -267,7 +267,7 @@ class RedisWorkPool:
 
     def items(self, status: str | None = None, *, limit: int = 1_000) -> list[WorkItem]:
         if status not in (None, "pending", "claimed", "done", "poisoned"):
-            raise BadSetting(f"an item is pending, claimed, done or poisoned, not {status!r}.")
+            raise BadSetting(f"an item's status must be pending, claimed, done or poisoned; got {status!r}.")
         return [_item(*each) for each in self._server.do("items", self.name, status or "all", limit)]
 
 

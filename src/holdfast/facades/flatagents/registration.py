@@ -342,7 +342,9 @@ class HoldfastRegistrationBackend(StoreBackend):
     def __init__(self, store: Store, *, heartbeat_interval: float = HEARTBEAT_INTERVAL) -> None:
         super().__init__(store)
         if not 0 < heartbeat_interval < 10**9:
-            raise BadSetting(f"heartbeat_interval is a number of seconds greater than 0, not {heartbeat_interval!r}.")
+            raise BadSetting(
+                f"heartbeat_interval must be a number of seconds greater than 0; got {heartbeat_interval!r}."
+            )
         self.heartbeat_interval = heartbeat_interval
 
     @property

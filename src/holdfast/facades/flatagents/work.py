@@ -337,7 +337,7 @@ class HoldfastWorkPool:
 
     async def items_async(self, status: str | None = None, *, limit: int = 1_000) -> list[WorkItem]:
         if status is not None and status not in STATES:
-            raise BadSetting(f"an item is {', '.join(STATES)}, not {status!r}.")
+            raise BadSetting(f"an item's status must be one of {', '.join(STATES)}; got {status!r}.")
         return await self._store.transact(list_items, self.name, status, limit)
 
     releaseByWorker = release_by_worker  # noqa: N815  as the document has it

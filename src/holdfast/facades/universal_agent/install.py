@@ -32,7 +32,7 @@ EFFECTS: dict[str, Effect] = {REPLAY_EXACT: "once", REPLAY_IDEMPOTENT: "idempote
 def effect_of(policy: str) -> Effect:
     """What to give to `@hf.tool(effect=…)` for a policy."""
     if policy not in EFFECTS:
-        raise UsageError(f"a replay policy is one of {', '.join(EFFECTS)}, not {str(policy)[:80]!r}.")
+        raise UsageError(f"a replay policy must be one of {', '.join(EFFECTS)}; got {str(policy)[:80]!r}.")
     return EFFECTS[policy]
 
 

@@ -91,7 +91,7 @@ class WorkerConfig:
 
 def _seconds(value: float, name: str) -> timedelta:
     if not is_seconds(value, least=_LEAST, most=_MOST):
-        raise BadSetting(f"{name} is a number of seconds from {_LEAST:g} on, not {validation.shown(value)}.")
+        raise BadSetting(validation.expected(f"{name}", f"a number of seconds from {_LEAST:g} on", value))
     return timedelta(seconds=value)
 
 

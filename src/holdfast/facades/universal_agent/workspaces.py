@@ -79,7 +79,7 @@ def check_workspace(given: object) -> str | None:
     if given is None:
         return None
     if not isinstance(given, str | os.PathLike):
-        raise BadName(f"workspace_dir is a path, not {type(given).__name__}.")
+        raise BadName(f"workspace_dir must be a path; got {type(given).__name__}.")
     path = os.fspath(given)
     if not isinstance(path, str) or not path.strip():
         raise BadName("workspace_dir is a path of 1 to 4,096 characters.")

@@ -76,7 +76,7 @@ def pairs_of(form: Form, name: str) -> dict[str, Any]:
             continue
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"metadata are written as name=value, one in a line, not {line[:60]!r}.")
+            raise UsageError(f"metadata must be lines of name=value; got {line[:60]!r}.")
         found[key.strip()] = _value(value.strip())
     return found
 
