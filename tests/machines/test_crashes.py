@@ -10,8 +10,11 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import RunFailed, UsageError
+from holdfast.kernel.waiting import list_steps, store_step
 from holdfast.machines.api import ExecutionHandle, resume_execution
+from holdfast.machines.checkpoints import checkpoint_name
 from holdfast.testing import Lab, Labs, Script, say
+from holdfast.workers.loop_watch import attempted
 from tests.machines.conftest import WriteMachine
 
 FEW = {"sqlite": 6, "postgres": 4}  # places that make test tries; each run makes a database
@@ -133,6 +136,46 @@ async def repeated_nothing(hf: Holdfast, labs: Labs, write: WriteMachine) -> Non
         assert len(counted.done) == 5
         assert set(counted.done.values()) == {1}
         await labs.close_lab(lab)
+
+
+class Overtaken(Counted):
+    """Stores the last checkpoint before the one that precedes it, as an attempt does that outlives the server it began
+    on."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        super().__init__()
+        self._hf = hf
+        self.last: str | None = None
+
+    async def on_action(self, action: str, context: dict[str, Any]) -> Any:
+        holding = attempted.get()
+        if action == "first" and self.last is not None:
+            assert holding is not None
+            await core_of(self._hf).runtime().transact(store_step, holding.lease, checkpoint_name(2), self.last)
+        return super().on_action(action, context)
+
+
+async def test_a_checkpoint_that_outlived_the_one_before_it_is_not_done_again(
+    hf: Holdfast, labs: Labs, write: WriteMachine
+) -> None:
+    """A failover lost what came before it; the attempt of then went on, and stored it on the new server."""
+    states = """
+        start: {action: first, transitions: [{to: last}]}
+        last: {action: last, transitions: [{to: done}]}
+        done: {type: final}
+        """
+    lab = await labs.use(hf)
+    machine = hf.machine(write("m", states), hooks=(counted := Overtaken(hf)))
+    twin = await machine.enqueue()
+    await lab.drain()
+    steps = await core_of(hf).runtime().transact(list_steps, (await twin.refresh()).seq)
+    counted.last = {step.name: step.result for step in steps}[checkpoint_name(2)]
+    counted.done.clear()
+    execution = await machine.enqueue()
+    lab.crash(before="store_step", nth=2)
+    await lab.drain()
+    assert await execution.result() == {}
+    assert counted.done == {"first ": 2}
 
 
 @pytest.mark.long

@@ -61,6 +61,19 @@ MUTANTS: Final = (
         ("FA-33",),
     ),
     Mutant(
+        "stored after a loss and done again",
+        "a checkpoint that is stored is done again, if the one before it was lost",
+        (
+            Code(
+                "holdfast.machines.engine:Playing.play",
+                "stored = await self._stored(place)",
+                "stored = None if vars(self).get('acted') else await self._stored(place)\n"
+                "        self.acted = stored is None",
+            ),
+        ),
+        ("machines/test_crashes.py::test_a_checkpoint_that_outlived_the_one_before_it_is_not_done_again[sqlite]",),
+    ),
+    Mutant(
         "foreach out of order",
         "the outputs of items come in another order than the items",
         (

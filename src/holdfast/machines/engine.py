@@ -159,15 +159,20 @@ class MachineAttempt:
         return self._machine
 
     async def play(self) -> Any:
-        """Until it has ended; raises what parks its job."""
-        place = await self._load()
+        """Until it has ended; raises what parks its job.
+
+        What is stored is not done again, not even after a checkpoint that is: a failover may have lost the one, and the
+        attempt of then stored the other after it.
+        """
+        place = await self._stored(None)
         if place is None:
             stepper = self._stepper(self._order.start.state if self._order.start else self._machine.initial)
             start = self._order.start
             moved = stepper.begin() if start is None else stepper.resume(start.state, start.context)
             place = await self._store(None, await self._recover(moved))
         while not place.has_ended:
-            place = await self._store_move(place, await self._recover(await self._move(place)))
+            stored = await self._stored(place)
+            place = stored or await self._store_move(place, await self._recover(await self._move(place)))
         if place.failure is not None:
             return Fail(place.failure.message, place.failure.type, self._trace(place, place.failure))
         return place.result
@@ -178,16 +183,16 @@ class MachineAttempt:
         line = f'  File "{at.file}", line {at.line}, in state {place.state!r} of machine {self._machine.name!r}\n'
         return without_middle(line + failure.trace, LIMIT)
 
-    async def _load(self) -> MachinePlace | None:
-        """Where the last checkpoint led."""
-        place: MachinePlace | None = None
-        while (stored := await self._ctx.ledger.find_step(checkpoint_name(self._number))) is not None:
-            found = codec.decode(stored)
-            if "parts" in found:
-                found = joined([await self._ctx.ledger.find_step(name) or "" for name in found["parts"]])
-            place = replayed(place, found)
-            self._number += 1
-        return place
+    async def _stored(self, before: MachinePlace | None) -> MachinePlace | None:
+        """Where the next checkpoint led, if it is stored."""
+        stored = await self._ctx.ledger.find_step(checkpoint_name(self._number))
+        if stored is None:
+            return None
+        found = codec.decode(stored)
+        if "parts" in found:
+            found = joined([await self._ctx.ledger.find_step(name) or "" for name in found["parts"]])
+        self._number += 1
+        return replayed(before, found)
 
     async def _store_move(self, place: MachinePlace, moved: StepResult) -> MachinePlace:
         """Store a move. One that is larger than the store takes is the failure of its state."""
