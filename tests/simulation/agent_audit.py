@@ -52,7 +52,7 @@ class AgentAudit(Audit):
         }
         self._touched: list[tuple[str, int, Any, Any]] = []
         self.rescue_us = 0  # how long a run must have been held without progress to be taken back
-        self.excused: set[str] = set()  # runs of which a lost server knew more
+        self.excused: set[str] = set()  # runs and batches of which a lost server knew more
         self._clear()
         super().__init__(file, ceiling_us=ceiling_us, gone=gone)
         self._fields.update(self._names)
@@ -86,6 +86,7 @@ class AgentAudit(Audit):
     def reread(self, now: int) -> None:
         """I11, I14 and I22 cannot be judged for runs of which the lost server knew more."""
         self.excused |= self.runs.keys()
+        self.excused |= {id for id, row in self.batches.items() if row["intent_at"] is not None}
         self._touched.clear()
         super().reread(now)
         self._clear()

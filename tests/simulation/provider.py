@@ -97,7 +97,7 @@ class SimProvider:
         assert isinstance(audit, AgentAudit)
         id = name.partition("/")[0]
         row, job = audit.batches.get(id), audit.jobs.get(audit.seq_of.get(id, 0))
-        if row is not None and row["intent_at"] is None:
+        if row is not None and row["intent_at"] is None and id not in audit.excused:
             self._store.fail(Violation("the intent comes before the submit", f"{name}: {dict(row)}"))
         fence = None if job is None else (job["epoch"], job["token"])
 
