@@ -196,6 +196,7 @@ class Audit:
         self.seq_of = {row["id"]: row["seq"] for row in self.jobs.values()}
         self.duties = {row["name"]: row for row in whole["duty"].values()}
         self.workers = {row["seq"]: row for row in whole["worker"].values()}
+        self.clients &= self.workers.keys()  # the numbers of the others are given out again
         self.steps = {(s["job"], s["name"]): token_in(s["result"]) or UNKNOWN for s in whole["step"].values()}
         self._taken = {sent for step in whole["step"].values() if (sent := _signal_in(step["result"])) is not None}
         self._unread = Counter(row["channel"] for row in whole["signal"].values())
