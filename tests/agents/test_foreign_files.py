@@ -53,6 +53,18 @@ async def test_a_file_that_runs_what_a_stranger_wrote_is_refused(file: Path, wha
             pytest.fail("it was opened")
 
 
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_came_since_the_last_look_is_refused_too(file: Path, what: str) -> None:
+    opened = SqliteFile(str(file), now=lambda: 0, durable=False, busy_ms=1_000)
+    try:
+        assert opened.stored_schema() is not None
+        change(file, HOSTILE[what])
+        with pytest.raises(StoreUnfit, match="no release of Holdfast made it"):
+            opened.stored_schema()
+    finally:
+        opened.close()
+
+
 @pytest.mark.parametrize("what", ["a view instead of a table", "a virtual table", "a column that computes"])
 async def test_tables_of_a_newer_release_are_tables_too(file: Path, what: str) -> None:
     change(file, f"{HOSTILE[what]}; update schema set version = version + 1")

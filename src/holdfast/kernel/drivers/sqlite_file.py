@@ -69,13 +69,14 @@ NETWORK = frozenset(
 def filesystem_of(path: Path, mounts: str) -> str:
     """The type of the file system that holds `path`, read from the text of mountinfo; "" when it does not say."""
     best, kind = "", ""
+    inside = f"{path}/"
     for line in mounts.splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split()
         if not separator or len(fields) < 5:
             continue
         point = fields[4].encode().decode("unicode_escape")
-        if (path == Path(point) or Path(point) in path.parents) and len(point) >= len(best):
+        if inside.startswith(f"{point.rstrip('/')}/") and len(point) >= len(best):
             best, kind = point, after.split()[0]
     return kind
 
@@ -104,11 +105,14 @@ _STEPS = 10_000  # of SQLite, between two looks whether a read takes too long: l
 _COMPARED = 100_000  # lists and objects in lists of metadata, with each other, for one row
 WAL_LIMIT = 64 * 1024 * 1024  # bytes that the write-ahead log keeps on the disk when all of it is in the file
 _TRUNCATE_MS = 100  # how long writers may have to wait until the log is cut
-_OBJECTS = "select type, name, tbl_name, sql from sqlite_master where sql is not null"
-_COMPUTED = {  # columns whose value is an expression
-    "table": "select count(*) from pragma_table_xinfo(:name) where hidden in (2, 3)",
-    "index": "select count(*) from pragma_index_xinfo(:name) where cid = -2",
-}
+# What computes something. Of tables and indexes those with a column whose value is an expression; asked in one
+# statement, because each open asks it of a hundred objects.
+_COMPUTING = """
+    select type, name, tbl_name, sql from sqlite_master as made where sql is not null and case
+        when type = 'table' and lower(substr(sql, 1, 14)) <> 'create virtual'
+            then exists (select 1 from pragma_table_xinfo(made.name) where hidden in (2, 3))
+        when type = 'index' then exists (select 1 from pragma_index_xinfo(made.name) where cid = -2)
+        else true end"""
 _READS = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -177,6 +181,8 @@ class SqliteFile(SqliteStatements):
         self.now = now
         self.hints: list[str] = []
         self._instant = 0
+        self._cookie = -1
+        self._found: list[tuple[str, str, str, str]] = []
         version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
         if version < OLDEST_SQLITE:
             raise StoreUnfit(
@@ -336,21 +342,25 @@ class SqliteFile(SqliteStatements):
         are tables too.
         """
         own = migrate.own_objects()
-        for kind, name, table, text in self.execute(_OBJECTS):
-            if names.isdisjoint((name.lower(), table.lower())) or not self._computes(kind, name, text):
+        for kind, name, table, text in self._computing():
+            if names.isdisjoint((name.lower(), table.lower())):
                 continue
-            known = kind != "table" and name.lower() not in own.tables if newer else migrate.plain(text) in own.texts
+            known = kind != "table" and name.lower() not in own.tables if newer else text in own.texts
             if not known:
                 raise StoreUnfit(
                     f"{self.path} has a {kind} {name!r} on {table!r} that computes something, and no release of "
                     f"Holdfast made it. Use a file that you trust, or remove it."
                 )
 
-    def _computes(self, kind: str, name: str, text: str) -> bool:
-        if kind not in _COMPUTED or text[:14].lower() == "create virtual":
-            return True
-        ((computed,),) = self.execute(_COMPUTED[kind], {"name": name})
-        return bool(computed)
+    def _computing(self) -> list[tuple[str, str, str, str]]:
+        """The kind, name, table and `plain` text of what computes something. To open a store is to look at its schema
+        three times, so this is asked again when that has changed."""
+        ((cookie,),) = self.execute("pragma schema_version")
+        if cookie != self._cookie:
+            found = self.execute(_COMPUTING)
+            self._found = [(kind, name, table, migrate.plain(text)) for kind, name, table, text in found]
+            self._cookie = cookie
+        return self._found
 
     def describe(self) -> tuple[str, str, int]:
         ((journal,),) = self.execute("pragma journal_mode")
