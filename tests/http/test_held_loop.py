@@ -28,7 +28,9 @@ async def attack(hf: Holdfast) -> list[str]:
     client = ann(hf)
     hf.script("x", Script(say("fine")))
     await hf.agents.create("clerk", model="scripted:x")
-    requests: list[tuple[str, Any, bytes | None]] = [(f"{API}/sessions", None, text.encode()) for text in WIDE.values()]
+    requests: list[tuple[str, Any, bytes | None]] = [
+        (f"{API}/sessions", None, text().encode()) for text in WIDE.values()
+    ]
     requests += [(f"{API}/runs", {"agent": "clerk", "prompt": [each.block]}, None) for each in attachments()]
     requests += [(f"{API}/runs", {"agent": "clerk", "prompt": each}, None) for each in PAYLOADS[::20]]
     requests += [(f"{API}/sessions", {f"k{number}": 1 for number in range(20_000)}, None)]
@@ -55,9 +57,10 @@ async def test_hostile_input_does_not_hold_the_loop(hf: Holdfast) -> None:
 async def test_a_body_that_is_parsed_whole_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "is_wide", lambda _: False)
     client = ann(hf)
+    body = WIDE["keys"]().encode()
     await client.get(f"{API}/sessions")
     with loop_watched() as held:
-        await client.call("POST", f"{API}/sessions", raw=WIDE["keys"].encode())
+        await client.call("POST", f"{API}/sessions", raw=body)
     assert held.found or held.unseen  # all of it may have been one call of C
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +21,14 @@ from tests.support.commands import python
 from tests.support.held_loop import loop_watched
 
 MANY = 400_000
-WIDE = {
-    "keys": json.dumps({"metadata": {f"k{number}": 1 for number in range(MANY)}}),
-    "fields": json.dumps({f"k{number}": 1 for number in range(MANY)}),
-    "items": '{"metadata": {"a": [' + "1," * MANY + "1]}}",
-    "lists": '{"metadata": {"a": [' + "[]," * MANY + "1]}}",
-    "texts": '{"metadata": {"a": [' + '"\\ud800",' * MANY + "1]}}",
-    "brackets": "[" * MANY,
+# Made when they are asked for: each process collects this module.
+WIDE: dict[str, Callable[[], str]] = {
+    "keys": lambda: json.dumps({"metadata": {f"k{number}": 1 for number in range(MANY)}}),
+    "fields": lambda: json.dumps({f"k{number}": 1 for number in range(MANY)}),
+    "items": lambda: '{"metadata": {"a": [' + "1," * MANY + "1]}}",
+    "lists": lambda: '{"metadata": {"a": [' + "[]," * MANY + "1]}}",
+    "texts": lambda: '{"metadata": {"a": [' + '"\\ud800",' * MANY + "1]}}",
+    "brackets": lambda: "[" * MANY,
 }
 FORM = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
 
@@ -49,7 +51,7 @@ async def test_a_body_of_many_values_is_refused_before_it_is_parsed(
         return loads(text, **options)
 
     monkeypatch.setattr(json, "loads", counted)
-    told = await client.call("POST", f"{API}/sessions", raw=WIDE[kind].encode())
+    told = await client.call("POST", f"{API}/sessions", raw=WIDE[kind]().encode())
     monkeypatch.undo()
     assert (told.status, told.json["error"]) == (413, "TooLarge"), told.body[:200]
     assert "50,000" in told.json["remedy"]
@@ -95,7 +97,7 @@ async def test_a_mark_before_utf_8_is_read(hf: Holdfast) -> None:
 
 async def test_json_that_is_named_like_a_form_has_the_same_bound(hf: Holdfast) -> None:
     headers = {"content-type": "application/x-www-form-urlencoded+json"}
-    told = await ann(hf).call("POST", f"{API}/sessions", raw=WIDE["items"].encode(), headers=headers)
+    told = await ann(hf).call("POST", f"{API}/sessions", raw=WIDE["items"]().encode(), headers=headers)
     assert (told.status, told.json["error"]) == (413, "TooLarge"), told.body[:200]
 
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
 
 from holdfast.clock import Ports
@@ -30,6 +29,8 @@ def asked(*ids: Any, **more: Any) -> dict[str, Any]:
 
 
 async def test_every_typed_call_of_the_sdk_is_answered() -> None:
+    import anthropic
+
     clock = LabClock()
     ports = Ports(clock=clock)
     async with (

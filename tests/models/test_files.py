@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
 
 from holdfast.clock import Ports
@@ -64,6 +63,8 @@ async def test_it_is_not_found_inside_a_result_either(converse: Converse) -> Non
 
 
 async def test_another_account_s_file_is_not_found(converse: Converse, report: Path) -> None:
+    import anthropic
+
     talk = await converse()
     stored = await talk.model.upload_file(report, "application/pdf")
     async with anthropic.AsyncAnthropic(api_key="other", base_url=talk.provider.url, max_retries=0) as other:
@@ -72,6 +73,8 @@ async def test_another_account_s_file_is_not_found(converse: Converse, report: P
 
 
 async def test_the_sdk_reads_and_deletes(converse: Converse, report: Path) -> None:
+    import anthropic
+
     talk = await converse()
     stored = await talk.model.upload_file(report, "application/pdf")
     async with anthropic.AsyncAnthropic(api_key="sk-test", base_url=talk.provider.url, max_retries=0) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic
 import pytest
 
 from holdfast.models import Script, call, say, think
@@ -16,6 +15,8 @@ HELLO: Any = {"model": MODEL, "max_tokens": 100, "messages": [{"role": "user", "
 
 
 async def test_typed_streams_and_whole_messages_agree() -> None:
+    import anthropic
+
     script = Script(think("hm"), call("weather", city="Oslo"))
     async with provider(script=script) as url, anthropic.AsyncAnthropic(api_key="k", base_url=url) as client:
         whole = await client.messages.create(**HELLO, **TOOLS)
@@ -28,6 +29,8 @@ async def test_typed_streams_and_whole_messages_agree() -> None:
 
 
 async def test_models_and_counts_are_typed_too() -> None:
+    import anthropic
+
     async with provider() as url, anthropic.AsyncAnthropic(api_key="k", base_url=url) as client:
         listed = {model.id: model async for model in client.models.list()}
         count = await client.messages.count_tokens(model=MODEL, messages=HELLO["messages"])
@@ -36,6 +39,8 @@ async def test_models_and_counts_are_typed_too() -> None:
 
 
 async def test_errors_are_the_sdks_own() -> None:
+    import anthropic
+
     rules = [{"match": {"nth": 1}, "do": {"status": 429, "code": "enforced_spend_limit_reached"}}]
     async with (
         provider(rules=rules, script=Script(say("x"))) as url,
