@@ -3,9 +3,9 @@
 `long` is the mark of what waits for `make test-all`. A test bears it, or is given it here by one of two rules:
 
 - A test that runs on both databases runs on SQLite in `make test`, and on PostgreSQL in `make test-all`. What is in
-  `ON_BOTH`, and a test that is marked `both`, runs on both in `make test`: the kernel, on which everything else stands,
-  and of each layer above it the core, in which a difference between the databases would show. `ON_SQLITE` is what the
-  kernel does once in a release, or for plans of statements.
+  `ON_BOTH`, and a test that is marked `both`, runs on both in `make test`: of the kernel the moves of a job, on which
+  everything else stands, and of each layer above it the core, in which a difference between the databases would show.
+  The other statements of the kernel are prepared on PostgreSQL there too, by `conformance/test_statements.py`.
 - Of the cases of a test marked `sample(n)`, `make test` runs the first n, on PostgreSQL the first quarter of these, and
   at least one; they come in the order in which they are written. Tests in the folders of `SAMPLES` are treated as if
   they were marked so.
@@ -22,17 +22,26 @@ from collections.abc import Collection
 import pytest
 
 ON_BOTH = (
-    "tests/conformance/",
+    "tests/conformance/test_cancel.py",
+    "tests/conformance/test_claim.py",
+    "tests/conformance/test_complete.py",
+    "tests/conformance/test_enqueue.py",
+    "tests/conformance/test_epoch.py",
+    "tests/conformance/test_families.py",
+    "tests/conformance/test_fencing.py",
+    "tests/conformance/test_hints.py",
+    "tests/conformance/test_lanes.py",
+    "tests/conformance/test_leases.py",
+    "tests/conformance/test_statements.py",
+    "tests/conformance/test_transitions.py",
+    "tests/conformance/test_unique.py",
+    "tests/conformance/test_upkeep.py",
+    "tests/conformance/test_waiting.py",
     "tests/lockstep/",
     "tests/agents/test_agentpg_table.py",
     "tests/agents/test_conformance_claiming.py",
     "tests/agents/test_races.py",
     "tests/workers/test_wakeups.py",
-)
-ON_SQLITE = (
-    "tests/conformance/test_migrations.py",
-    "tests/conformance/test_migrations_beside_workers.py",
-    "tests/conformance/test_plans.py",
 )
 SAMPLES = {
     "tests/agents/": 1,
@@ -51,8 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def leaves_postgres_to_test_all(item: pytest.Item, collected: set[str]) -> bool:
-    on_both = item.nodeid.startswith(ON_BOTH) and not item.nodeid.startswith(ON_SQLITE)
-    if on_both or item.get_closest_marker("both") is not None:
+    if item.nodeid.startswith(ON_BOTH) or item.get_closest_marker("both") is not None:
         return False
     return has_twin(item.nodeid, collected)
 

@@ -184,6 +184,7 @@ async def test_postgres_finds_jobs_by_index_with_plans_kept_since_the_table_was_
         assert problems(postgres_plans(server, generic=True), ALSO_ON_POSTGRES) == ""
 
 
+@pytest.mark.sample(1)
 @ANALYZED
 def test_postgres_looks_at_no_lease_and_asks_once_which_routes_are_paused(
     server: psycopg.Connection[Any], analyzed: bool

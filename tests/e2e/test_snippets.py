@@ -20,12 +20,16 @@ PAGES = [
     ROOT / "llms.txt",
     *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "decisions"),
 ]
-RUN = [
-    page
-    for page in PAGES
-    if page.name != "testing.md"  # tests/testing/test_docs.py runs it
-    and any(block.language in ("python", "console") for block in blocks(page.read_text()))
-]
+# `make test` runs the first: a page with programs and commands, and not as long as the README.
+RUN = sorted(
+    (
+        page
+        for page in PAGES
+        if page.name != "testing.md"  # tests/testing/test_docs.py runs it
+        and any(block.language in ("python", "console") for block in blocks(page.read_text()))
+    ),
+    key=lambda page: page.name != "brokers.md",
+)
 
 
 def _named(page: Path) -> str:

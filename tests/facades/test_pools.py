@@ -279,6 +279,7 @@ async def test_ua_18_what_a_handler_says_and_raises(
 
 
 @pytest.mark.both
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "problem",
     [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -657,9 +657,9 @@ def verbs_beside(held: Held) -> list[str]:
     return [name for name in Everything.verbs() if (held.what, name) not in BY_NATURE]
 
 
-async def play(stage: Stage, *, every: bool) -> AsyncIterator[str]:
+async def play(stage: Stage, holds: Sequence[Held] = HOLDS, *, every: bool) -> AsyncIterator[str]:
     """What waits and must not. `every`: each case from the start of the scene, not one verb after the other."""
-    for held in HOLDS:
+    for held in holds:
         names = verbs_beside(held)
         for some in [(name,) for name in names] if every else [tuple(names)]:
             try:

@@ -12,7 +12,7 @@ from tests.support.stores import SharedDatabase
 pytestmark = pytest.mark.timeout(600)  # a slow machine is no failure
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("scene", SCENES)
 async def test_two_verbs_at_once_do_what_they_do_one_after_the_other(
     scene: str, shared_database: SharedDatabase

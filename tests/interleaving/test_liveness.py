@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.interleaving.liveness import BY_NATURE, HOLDS, MUTANTS, Everything, Waits, judge_pair, play
+from tests.interleaving.liveness import BY_NATURE, HOLDS, MUTANTS, Everything, Held, Waits, judge_pair, play
 from tests.interleaving.mutants import Mutant
 from tests.interleaving.stage import staged
 from tests.support.stores import SharedDatabase
@@ -12,10 +14,14 @@ from tests.support.stores import SharedDatabase
 pytestmark = pytest.mark.timeout(600)  # a slow machine is no failure
 
 
-async def test_nobody_waits_for_a_row_that_somebody_else_holds(shared_database: SharedDatabase) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("holds", [HOLDS[::4], HOLDS], ids=["some", "all"])
+async def test_nobody_waits_for_a_row_that_somebody_else_holds(
+    holds: Sequence[Held], shared_database: SharedDatabase
+) -> None:
     shared_database.empty()
     async with staged(shared_database.url, Everything) as stage:
-        waits = [each async for each in play(stage, every=False)]
+        waits = [each async for each in play(stage, holds, every=False)]
     assert not waits, "\n".join(waits)
 
 

@@ -11,6 +11,7 @@ from tests.interleaving.scripts import SCRIPTS
 from tests.support.stores import SharedDatabase
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 async def test_a_script_holds(script: Callable[[str], Any], shared_database: SharedDatabase) -> None:
     shared_database.empty()

@@ -422,7 +422,12 @@ _USES = re.compile(
     r"\b(?:difflib|textwrap|yaml|email\.utils)\.[A-Za-z_]+\("
 )
 _METHODS = ("match", "search", "fullmatch", "findall", "finditer", "split", "sub")
-CASES = [pytest.param(name, unit, id=f"{name}: {unit!r}") for name, (_, units) in READERS.items() for unit in units]
+# `make test` tries each reader with the first of its units.
+CASES = [
+    pytest.param(name, unit, id=f"{name}: {unit!r}", marks=[pytest.mark.long] if unit != units[0] else [])
+    for name, (_, units) in READERS.items()
+    for unit in units
+]
 
 
 @pytest.mark.parametrize(("name", "unit"), CASES)
