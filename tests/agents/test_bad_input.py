@@ -219,7 +219,7 @@ async def test_what_sessions_and_runs_are_asked_is_checked(hf: Holdfast, desk: A
         with pytest.raises(UsageError, match="state must be one of"):
             await listing(state="bogus")
     for given in ("x", None, 1.5):
-        with pytest.raises(UsageError, match=r"after is (a whole number|the next of a page of the same list)"):
+        with pytest.raises(UsageError, match=r"after must be (a whole number|what a page of the same list has)"):
             await run.events(given)
         with pytest.raises(UsageError, match="after must be a whole number"):
             await anext(run.stream(given))

@@ -313,7 +313,7 @@ async def test_stats_of_a_session_that_the_provider_compacts_are_told(hf: Holdfa
 @pytest.mark.parametrize("wrong", [True, "hybrid", {"trigger": 0.5}], ids=str)
 def test_what_is_no_compaction_is_refused_where_the_agent_is_defined(wrong: Any) -> None:
     hf = Holdfast("sqlite:///:memory:")
-    with pytest.raises(BadSetting, match="compaction of agent 'a' is Compaction"):
+    with pytest.raises(BadSetting, match="compaction of agent 'a' must be Compaction"):
         hf.agent("a", model="scripted:a", compaction=wrong)
 
 

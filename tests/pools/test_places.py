@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.app import core_of
-from holdfast.errors import PlaceLost
+from holdfast.errors import PlaceLost, StoreUnavailable
 from holdfast.kernel import pools
 from holdfast.kernel.database import Database
 from holdfast.kernel.pools import PoolScope, PoolSnapshot, PoolTerms, ResizePlan, ResizeResult
@@ -158,14 +159,18 @@ async def test_after_three_ttls_without_a_store_a_worker_stops_and_is_replaced(p
         async with pool:
 
             async def idle() -> str | None:
-                stats = await pool.stats()
-                return next((id for id, each in stats.workers.items() if each.status == "idle"), None)
+                with suppress(StoreUnavailable):  # its patience is short
+                    stats = await pool.stats()
+                    return next((id for id, each in stats.workers.items() if each.status == "idle"), None)
+                return None
 
             first = await eventually(idle)
 
             async def beats() -> bool:
-                row = await hf.workers.get(first)
-                return row.heartbeat_at > row.started_at
+                with suppress(StoreUnavailable):
+                    row = await hf.workers.get(first)
+                    return row.heartbeat_at > row.started_at
+                return False
 
             await eventually(beats)  # it is up
             await proxy.close()

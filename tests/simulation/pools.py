@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -39,11 +39,10 @@ class PoolWorker(Worker):
         self.drained = False
         take = self._claims.take
 
-        async def claim(worker: int, room: Callable[[str], int]) -> AsyncIterator[Claimed]:
+        async def claim(worker: int, room: Callable[[str], int], hold: Callable[[Claimed], None]) -> None:
             if self.drained:
                 self.fail(Violation("a worker that drains claims nothing", f"{self.id} claims again"))
-            async for claimed in take(worker, room):
-                yield claimed
+            await take(worker, room, hold)
 
         self._claims.take = claim  # type: ignore[method-assign]
 

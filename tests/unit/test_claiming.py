@@ -72,10 +72,11 @@ class Claimer:
     async def claim(self) -> None:
         self.claims.again = True
         while self.claims.again:
-            async for claimed in self.claims.take(1, self.slots.__getitem__):
-                taken: Any = claimed.leases
-                self.slots[claimed.slots] -= len(taken)
-                self.claimed.update(one.route for one in taken)
+            await self.claims.take(1, self.slots.__getitem__, self.hold)
+
+    def hold(self, claimed: Any) -> None:
+        self.slots[claimed.slots] -= len(claimed.leases)
+        self.claimed.update(one.route for one in claimed.leases)
 
 
 async def test_a_full_line_does_not_keep_another_from_its_work() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from holdfast.clock import Ports
@@ -213,9 +213,12 @@ class ClaimLoop:
     def probed(self) -> bool:
         return self._probed_at > float("-inf")
 
-    async def take(self, worker: int, room: Callable[[str], int]) -> AsyncIterator[Claimed]:
-        """Claim what there is room for; `room` says how many more a group of slots may take. Whatever one claim brings
-        is to be held before the next is made. Afterwards `again`, `full` and `empty` say what is left."""
+    async def take(self, worker: int, room: Callable[[str], int], hold: Callable[[Claimed], None]) -> None:
+        """Claim what there is room for; `room` says how many more a group of slots may take. `hold` is given whatever
+        one claim brings, before the next is made. Afterwards `again`, `full` and `empty` say what is left.
+
+        It calls `hold` rather than yield: a generator that a dead loop leaves behind would be closed by another task.
+        """
         self.again = self.empty = False
         if self._seen_elsewhere or self._is_probe_due():
             await self._probe()  # however busy the hot routes are, the others get their look
@@ -230,7 +233,7 @@ class ClaimLoop:
                 leases = await self._database.transact(operation, worker, routes, n, self._ttl_us)
             self._telemetry.timed("claim.done", sent_at, worker, jobs=len(leases))
             if leases:
-                yield Claimed(leases, sent_at, slots)
+                hold(Claimed(leases, sent_at, slots))
             taken += len(leases)
             self._filled = self._filled or len(leases) == n
         if self.full and not open_turns and self._routing.hot:

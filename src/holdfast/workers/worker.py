@@ -369,13 +369,15 @@ class Worker:
                 while not self.leaving.is_set() and self._station.linked:
                     if self._has_unnamed:
                         await self._return_unnamed()
-                    async for claimed in self._claims.take(self.seq, self._room):
-                        self._accept(claimed)
-                        self._tasks.claimed(self._slots[claimed.slots])
+                    await self._claims.take(self.seq, self._room, self._hold)
                     if not self._claims.again:
                         break
                 if self._role.until != "stopped" and self._claims.empty and self._station.linked:
                     self._conclude()
+
+    def _hold(self, claimed: Claimed) -> None:
+        self._accept(claimed)
+        self._tasks.claimed(self._slots[claimed.slots])
 
     def _accept(self, claimed: Claimed) -> None:
         """Hold what was claimed, so that it is renewed, and let it wait for a slot."""
