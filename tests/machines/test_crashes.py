@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from holdfast.machines.checkpoints import checkpoint_name
+from holdfast.machines.family import checkpoint_name
 
 from holdfast import Holdfast
 from holdfast.app import core_of
