@@ -226,7 +226,7 @@ async def test_what_sessions_and_runs_are_asked_is_checked(hf: Holdfast, desk: A
     for given in ("x", "1.5"):
         with pytest.raises(UsageError, match="after must be what a page of the same list has"):
             await ann.messages(after=given)
-    with pytest.raises(UsageError, match="redact is a list"):
+    with pytest.raises(UsageError, match="redact must be a list"):
         await run.export("run.db", redact="abc", partial=True)
     with pytest.raises(UsageError, match="metadata must be a dict"):
         await ann.update(metadata=[1])  # type: ignore[arg-type]

@@ -331,9 +331,9 @@ async def test_a_server_has_one_place(hf: Holdfast, options: dict[str, Any], pro
 
 async def test_bad_options_are_refused_before_anything_is_started(hf: Holdfast, notes: Notes) -> None:
     wrong: Any = "twice"
-    with pytest.raises(BadSetting, match="effect is"):
+    with pytest.raises(BadSetting, match="effect must be"):
         await hf.mcp("notes", command=notes.command(), effect=wrong)
-    with pytest.raises(BadSetting, match="effect is"):
+    with pytest.raises(BadSetting, match="effect must be"):
         await hf.mcp("notes", command=notes.command(), effects={"read": wrong})
     assert not notes.started
 

@@ -65,7 +65,7 @@ MUTANTS: Final = (
         "a checkpoint that is stored is done again, if the one before it was lost",
         (
             Code(
-                "holdfast.machines.engine:Playing.play",
+                "holdfast.machines.engine:MachineAttempt.play",
                 "stored = await self._stored(place)",
                 "stored = None if vars(self).get('acted') else await self._stored(place)\n"
                 "        self.acted = stored is None",
