@@ -92,7 +92,7 @@ async def test_what_could_not_be_found_is_refused(hf: Holdfast) -> None:
     with pytest.raises(UsageError, match=r"could never find its tool 'number_1', .* tool_search"):
         hf.agent("lost", model="scripted:", tools=tools)
     wrong: Any = "grep"
-    with pytest.raises(BadSetting, match="tool_search is"):
+    with pytest.raises(BadSetting, match="tool_search must be"):
         hf.agent("wrong", model="scripted:", tools=tools, tool_search=wrong)
     own = ServerTool("tool_search_tool_regex_20251119", name="tool_search_tool_regex")
     spec = hf.agent("own", model="scripted:", tools=[*tools, own]).spec
