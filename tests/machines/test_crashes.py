@@ -6,13 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from holdfast.machines.family import checkpoint_name
 
 from holdfast import Holdfast
 from holdfast.app import core_of
 from holdfast.errors import RunFailed, UsageError
 from holdfast.kernel.waiting import list_steps, store_step
 from holdfast.machines.api import ExecutionHandle, resume_execution
+from holdfast.machines.family import checkpoint_name
 from holdfast.testing import Lab, Labs, Script, say
 from holdfast.workers.loop_watch import attempted
 from tests.machines.conftest import WriteMachine

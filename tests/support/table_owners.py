@@ -102,7 +102,7 @@ OWNERS: Final[Mapping[str, TableOwner]] = {
     "budget": TableOwner("agents", _OWN, "agents/sessions:delete_session_budgets", _NOT_ASKED),
     "budget_use": TableOwner("agents", "agents/budgets:prune_uses", "agents/sessions:delete_session_uses", _NOT_ASKED),
     "usage_total": TableOwner("agents", "not pruned: what was used stays counted", "agents/totals:delete_total"),
-    "provider_lane": TableOwner("agents", "agents/providers:forget_lane", SHARED),
+    "provider_lane": TableOwner("agents", "agents/provider_lanes:forget_lane", SHARED),
     "reader": TableOwner("agents", "agents/events:prune_readers", SHARED),
     "retention_mark": TableOwner("agents", _ONE, "agents/pruning:delete_marks"),
     "tenant_retention": TableOwner("agents", _OWN, "agents/pruning:delete_ages"),

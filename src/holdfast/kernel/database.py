@@ -8,7 +8,7 @@ with others.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -285,7 +285,9 @@ def urgent(*, when: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        _urgent.reset(before)
+        # What a dead loop left behind is closed from another context, where there is nothing to take back.
+        with suppress(ValueError):
+            _urgent.reset(before)
 
 
 def is_urgent() -> bool:
