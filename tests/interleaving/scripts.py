@@ -24,10 +24,11 @@ from holdfast.kernel.routes import route_for
 from holdfast.kernel.statements import JobsSql
 from holdfast.kernel.watch import cluster_epoch
 from holdfast.kernel.workers import advertise_presence
+from holdfast.resp import server as resp_server
 from holdfast.resp.client import from_table
 from holdfast.resp.options import RespOptions
 from holdfast.resp.records import Epoch
-from holdfast.resp.server import RespServer, keep
+from holdfast.resp.server import RespServer
 from holdfast.workers.lifeline import Pulse
 from holdfast.workers.slots import Stop
 from holdfast.workers.sweeper import Sweeper
@@ -187,7 +188,9 @@ async def a_gateway_renews_for_the_epoch_that_has_the_lease(url: str) -> None:
         lease = await store.claimed(worker)
         await store.advance("50s")
         another = Epoch(worker, "another incarnation")
-        assert await store.do(keep, another, [lease.held], ttl_us=60_000_000) == set(), "it renews for another"
+        assert await store.do(resp_server.keep, another, [lease.held], ttl_us=60_000_000) == set(), (
+            "it renews for another"
+        )
 
 
 async def a_gateway_asks_the_store_about_a_lease_that_may_have_run_out(url: str) -> None:

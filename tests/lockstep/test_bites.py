@@ -9,7 +9,7 @@ import apsw
 import pytest
 from hypothesis import Phase, settings
 
-from holdfast.kernel import cancel, families, sql
+from holdfast.kernel import cancel, database, families, sql
 from holdfast.kernel.database import Transaction
 from tests.lockstep import test_lockstep
 from tests.lockstep.test_lockstep import LockstepWithBrokers, play, staged
@@ -40,7 +40,7 @@ def count_one_child(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_hints(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(families, "route_note", lambda routes: "")
+    patch.setattr(database, "route_note", lambda routes: "")
 
 
 FENCE = "{0}worker + 0 = :worker and {0}epoch = :epoch and {0}token = :token"
